@@ -140,7 +140,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
         "range-not-satisfiable",
         "There is nothing in this range",
     ),
-    NothingToExport: (HTTPStatus.CONFLICT, "nothing-to-export", "There is no measured setting to export"),
+    NothingToExport: (HTTPStatus.CONFLICT, "nothing-to-export", "There is no measured plan to export"),
     CannotExpress: (HTTPStatus.CONFLICT, "cannot-express", "The program has no words for this plan"),
     UnknownBackend: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),
     MissingExtra: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),

@@ -1,5 +1,5 @@
 """The routes that change a campaign while it goes on or after its end: its details, its spec as written, plans put in
-by hand, settings that are measured once more."""
+by hand, plans that are measured once more."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: Service
 
 @router.post("/campaigns/{campaign_id}:revalidate", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
-    """As `:rerun`, of the recommended setting and the baseline, side by side in one round."""
+    """As `:rerun`, of the recommended plan and the baseline, side by side in one round."""
     return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]
 
 

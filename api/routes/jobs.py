@@ -1,4 +1,4 @@
-"""The routes to what a trial ran as: its job's files, measured settings in the words of other programs, and the result
+"""The routes to what a trial ran as: its job's files, measured plans in the words of other programs, and the result
 files of jobs that run elsewhere.
 """
 
@@ -101,7 +101,7 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
 def export_trial(
     campaign_id: CampaignId, number: TrialNumber, format: Format, service: ServiceHandle, option: Options = None
 ) -> ExportView:
-    """A measured trial's setting in the words of a scheduler or training program. 409 for what these cannot express,
+    """A measured trial's plan in the words of a scheduler or training program. 409 for what these cannot express,
     and for a trial that was not measured."""
     service.trial(campaign_id, number)
     return _export(service, campaign_id, str(number), format, option)
@@ -115,7 +115,7 @@ def export_campaign(
     trial: Selector = "recommended",
     option: Options = None,
 ) -> ExportView:
-    """The winner's setting in the words of a scheduler or training program."""
+    """The winner's plan in the words of a scheduler or training program."""
     return _export(service, campaign_id, trial, format, option)
 
 

@@ -80,7 +80,7 @@ def get_trial(campaign_id: CampaignId, number: TrialNumber, service: ServiceHand
 def compare_trials(
     request: Request, campaign_id: CampaignId, service: ServiceHandle, cache: CacheHandle, trial: Compared
 ) -> Response:
-    """Two to five trials side by side: the settings that differ, speed, memory, and where the time of a step went."""
+    """Two to five trials side by side: the plans that differ, speed, memory, and where the time of a step went."""
     numbers = list(dict.fromkeys(trial))
 
     def comparison() -> bytes:
@@ -98,14 +98,14 @@ def best_trials(
     cache: CacheHandle,
     top: Annotated[int, Query(ge=1, le=MAX_PER_PAGE)] = DEFAULT_TOP,
 ) -> Response:
-    """The best settings measured, the front of speed and memory left over, and the recommendation with its reason."""
+    """The best plans measured, the front of speed and memory left over, and the recommendation with its reason."""
     answer = cache.answer(campaign_id, f"best {top}", lambda: _best(service, campaign_id, top))
     return respond(request, answer)
 
 
 @router.get("/campaigns/{campaign_id}/pareto", response_model=ParetoView, responses=NOT_MODIFIED)
 def pareto_front(request: Request, campaign_id: CampaignId, service: ServiceHandle, cache: CacheHandle) -> Response:
-    """The settings of which none is both slower and fuller than another one."""
+    """The plans of which none is both slower and fuller than another one."""
     return respond(request, cache.answer(campaign_id, "pareto", lambda: _pareto(service, campaign_id)))
 
 

@@ -47,7 +47,7 @@ EXIT_CODES = """
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | no measured setting; `db check`, `doctor`: problems; `confirm`, `revalidate`, `rerun`: other results |
+| 1 | no measured plan; `db check`, `doctor`: problems; `confirm`, `revalidate`, `rerun`: other results |
 | 2 | a mistake in the arguments or the spec, or something that is missing; one message, on standard error |
 | 3 | the campaign is paused, the reason is printed; `meshtune resume` continues it |
 | 130 | interrupted; `meshtune resume` continues the campaign |

@@ -164,7 +164,7 @@ def test_a_simulated_job_starts_nothing_and_says_so(client, create, drive):
     drive(id)
     shown = client.get(f"/v1/campaigns/{id}/exports/job").json()
     assert (shown["simulated"], shown["command"], list(shown["files"])) == (True, None, ["simulated.json"])
-    assert shown["note"].startswith("Simulated: no device ran this setting, and nothing here can be started.")
+    assert shown["note"].startswith("Simulated: no device ran this plan, and nothing here can be started.")
     texts, _ = unpacked(client.get(f"/v1/campaigns/{id}/archive?format=job"))
     readme = next(text for name, text in texts.items() if name.endswith("README.txt"))
     assert ", simulated, as job\n" in readme

@@ -26,12 +26,12 @@ def test_a_space_a_quote_and_the_end_of_a_campaign_name_the_axis_to_open(client,
     assert needs[1] == REMEDY
     assert client.post("/v1/estimates", json=SPEC).json()["memory_needs"] == needs
     id = client.post("/v1/campaigns", json=SPEC).json()["id"]
-    assert client.get(f"/v1/campaigns/{id}").json()["summary"]["recommended_reason"] == "no setting was measured"
+    assert client.get(f"/v1/campaigns/{id}").json()["summary"]["recommended_reason"] == "no plan was measured"
     assert client.get(f"/v1/campaigns/{id}/space").json() == {**space, "limits": None}
     drive(id)
     summary = client.get(f"/v1/campaigns/{id}").json()["summary"]
     assert summary["failures"] == {"oom": 2}
-    assert summary["recommended_reason"] == "; ".join(["no setting was measured", *needs])
+    assert summary["recommended_reason"] == "; ".join(["no plan was measured", *needs])
 
 
 def test_a_spec_that_states_nothing_is_stored_with_what_was_opened(client):

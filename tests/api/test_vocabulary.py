@@ -136,7 +136,7 @@ def test_gains_are_of_one_round_or_of_first_runs_wherever_they_are_shown(client,
     summary = client.get(f"/v1/campaigns/{drifting}").json()["summary"]
     assert (summary["recommended"]["gain_rounds"], summary["fastest_once"]["gain_rounds"]) == (counts[0], 0)
     printed = told(print_best, service.store.campaign(drifting), service.store.trials(drifting), 50)
-    assert (printed.count("unconfirmed"), printed.count("not confirmed")) == (counts.count(0), 1)
+    assert (printed.count("%, first run"), printed.count("not confirmed")) == (counts.count(0), 1)
 
 
 def test_the_fastest_once_is_by_first_runs_and_the_fastest_confirmed_by_second_runs_alone(client, noisy):

@@ -222,7 +222,7 @@ def test_a_campaign_is_edited_found_by_its_tag_extended_and_tried_by_hand(page, 
     expect(page.get_by_test_id("tile-progress").locator(".tile-value")).to_have_text("6 of 6")
     expect(page.get_by_test_id("state")).to_have_text("completed")
 
-    # A setting measured again, as a trial of the campaign.
+    # A second run, as a trial of the campaign.
     go(page, service, f"campaigns/{id}/trials/0")
     page.get_by_role("button", name="Measure again").click()
     expect(page.locator("h1")).not_to_have_text("Trial 0")
@@ -242,7 +242,7 @@ def test_a_setting_by_hand_is_refused_with_its_rule_or_becomes_a_trial(page, ser
     service.call("POST", f"/v1/campaigns/{id}:pause")
     go(page, service, f"campaigns/{id}")
     page.get_by_test_id("more").locator("summary").click()
-    page.get_by_role("button", name="Try a setting by hand").click()
+    page.get_by_role("button", name="Try a plan by hand").click()
     dialog = page.get_by_test_id("enqueue")
     dialog.get_by_label("tp", exact=True).fill("3")
     dialog.get_by_role("button", name="Try it").click()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -671,3 +672,39 @@ def test_a_log_that_cannot_be_written_is_no_question(folder):
     assert done.code == 0, done.err
     assert done.err.count("/no/such/folder/log: No such file") == 1
     assert "open_questions" not in parse_yaml(done.out)
+
+
+@pytest.mark.parametrize("end", ["failure", "nothing", *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)], ids=str)
+def test_a_folder_is_the_same_however_a_capture_ends(tmp_path, end):
+    """The user's folder, its times included, and nothing in the temporary one."""
+    work, temporary = tmp_path / "work", tmp_path / "tmp"
+    (work / "package").mkdir(parents=True)
+    temporary.mkdir()
+    (work / "package" / "__init__.py").write_text("value = 1\n")
+    (work / "package" / "helper.py").write_text("value = 2\n")
+    (work / "train.py").write_text("import package.helper\n")
+    lasting = isinstance(end, signal.Signals)
+    (work / "launch.sh").write_text(
+        "echo started > log.txt; mkdir -p out/checkpoints\n"
+        'python -c \'import package.helper; open("made.json", "w").write("{}")\'\n'
+        + ("sleep 63.25\n" if lasting else "exit 3\n" if end == "failure" else "torchrun train.py\n")
+    )
+    before = tree(work)
+    code = "from meshtune.tuner.cli.main import main; main()"
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "import", "--capture", "--", "bash", "launch.sh"],
+        cwd=work, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as process:  # fmt: skip
+        sleeps = lambda one: "63.25" in (one / "cmdline").read_text().split("\0")  # noqa: E731
+        deadline = time.monotonic() + 30
+        while lasting and not list(processes_where(sleeps)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if lasting:
+            assert list(processes_where(sleeps))
+            process.send_signal(end)
+        assert process.wait(60) == (2 if not lasting else 128 + end)
+    assert tree(work) == before
+    assert list(temporary.iterdir()) == []
+    assert not list(processes_where(sleeps))

@@ -96,7 +96,9 @@ def test_run_starts_a_campaign_at_the_service_and_follows_it_to_its_end(remote, 
     (id,) = re.findall(r"^(client-\w+): gpt-micro on 8 x ", lines[0])
     assert [line for line in lines if line.startswith(f"{id} is completed: ")]
     ended = [trial.number for trial in client.campaign(id).trials() if trial.state == "done"]
-    told = [int(found[2]) for line in lines if (found := re.match(r"(again, )?trial (\d+): tp\d.*: ok, step", line))]
+    told = [
+        int(found[2]) for line in lines if (found := re.match(r"(second run, )?trial (\d+): tp\d.*: ok, step", line))
+    ]
     assert sorted(told) == ended
     assert len(ended) >= 9
     assert result.out.endswith(local("best", id).out.split("\n", 1)[1])

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from command_lab import run_campaign
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
+from meshtune.tuner.cli.spec_file import read_document
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "bring-your-own" / "campaign.yaml"
 
 
 def example(**changes: Any) -> dict[str, Any]:
-    document = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    document = read_document(EXAMPLE)
     return document | {"runner": {"kind": "local", "idle_s": 0.5}, "confirm": 0} | changes
 
 

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 from command_lab import run_campaign
 from launches import parse
 
@@ -21,7 +20,7 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import described, model_presets
 from meshtune.tuner.campaign.spec import workload_of
-from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.cli.spec_file import read_document
 from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +29,7 @@ PATHS = [*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("*/campaign.yaml")]
 
 
 def example(name: str):
-    return read_spec(parse_yaml((EXAMPLES / name).read_text(encoding="utf-8")), None)
+    return read_spec(read_document(EXAMPLES / name), None)
 
 
 def baseline_job(name: str, directory: Path):
@@ -87,10 +86,9 @@ def test_an_example_explains_what_its_program_cannot(name, plan, rule):
     assert {violation.constraint for violation in broken} == {rule}
 
 
-def test_a_trial_of_the_deepspeed_example_is_the_script_and_its_config(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_a_trial_of_the_deepspeed_example_is_the_script_and_its_config(tmp_path):
     job = baseline_job("deepspeed/campaign.yaml", tmp_path)
-    assert job.command[3:6] == (str(ROOT), "python3", "examples/deepspeed/train.py")
+    assert job.command[3:6] == (str(EXAMPLES / "deepspeed"), "python3", "train.py")
     assert job.command[job.command.index("--hidden") + 1] == "64"
     config = json.loads(job.files["ds_config.json"])
     assert (config["train_batch_size"], config["gradient_accumulation_steps"]) == (16, 8)
@@ -173,7 +171,7 @@ def test_deepspeed_is_here_where_it_is_installed_for_the_tests():
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
 def test_deepspeed_itself_is_tuned_on_processes_of_this_machine(tmp_path):
-    document = yaml.safe_load((EXAMPLES / "deepspeed" / "campaign.yaml").read_text(encoding="utf-8"))
+    document = read_document(EXAMPLES / "deepspeed" / "campaign.yaml")
     document |= {
         "space": {"tp": [2], "pp": [1], "sequence_parallel": [False], "zero_stage": [0], "micro_batch_size": [4]},
         "baseline": {"tp": 1, "micro_batch_size": 4, "zero_stage": 2},

@@ -16,7 +16,6 @@ from statistics import median
 from typing import Any
 
 import pytest
-import yaml
 from command_lab import run_campaign
 
 from meshtune.runners.json_files import write_files
@@ -25,6 +24,7 @@ from meshtune.runners.programs.deepspeed.workload import STEP_PATTERNS
 from meshtune.runners.programs.log_reader import read_lines
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.cli.spec_file import read_document
 from meshtune.tuner.results.export import choose, export_of, exported
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ TURNS = pytest.mark.parametrize("turns", [0, pytest.param(3, marks=pytest.mark.l
 @pytest.mark.long  # by default DeepSpeed itself runs in test_examples.py
 @pytest.mark.parametrize("turns", [0, 3])
 def test_the_deepspeed_line_starts_the_script_with_the_exported_file(tmp_path, turns):
-    document = yaml.safe_load((ROOT / "examples" / "deepspeed" / "campaign.yaml").read_text(encoding="utf-8"))
+    document = read_document(ROOT / "examples" / "deepspeed" / "campaign.yaml")
     document["baseline"] = {"micro_batch_size": 4, "zero_stage": 2}
     document["workload"] |= {"python": sys.executable, "steps": STEPS, "warmup_steps": WARMUP}
     # The user's own, so that the exported file has them too, and the log tells its steps.

@@ -18,6 +18,7 @@ from launches import launch_of
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.transformers.reader import read_launch
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.cli.spec_file import read_document
 from meshtune.tuner.specs.import_script import spec_document
 
 ROOT = Path(__file__).parents[2]
@@ -127,9 +128,9 @@ def test_the_trainer_under_torchrun_is_tuned_from_its_start_command(tmp_path):
 def test_the_examples_launch_script_imports_as_its_campaign():
     words = re.sub(r"^#.*\n|\\\n", "", (EXAMPLE / "launch.sh").read_text(), flags=re.MULTILINE)
     read = {"model/config.json": (EXAMPLE / "model" / "config.json").read_text()}
-    launch = launch_of(words, files=read, directory="examples/huggingface", nodes=1, devices_per_node=2)
+    launch = launch_of(words, files=read, directory=str(EXAMPLE), nodes=1, devices_per_node=2)
     imported = read_launch(launch)
-    written = yaml.safe_load((EXAMPLE / "campaign.yaml").read_text())
+    written = read_document(EXAMPLE / "campaign.yaml")
     assert {**imported.workload, "dtype": "float32"} == written["workload"]
     assert written["model"].items() <= imported.model.items()
     assert written["baseline"].items() <= imported.plan.items()

@@ -11,7 +11,7 @@ from command_lab import run_campaign
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.eligibility import unconfirmed_knobs
-from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.cli.spec_file import read_document
 from meshtune.tuner.specs.read import read_spec
 
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ EXAMPLE = ROOT / "examples" / "knobs-command" / "campaign.yaml"
 
 
 def example(**changes: Any) -> dict[str, Any]:
-    document = parse_yaml(EXAMPLE.read_text(encoding="utf-8"))
+    document = read_document(EXAMPLE)
     return document | {"runner": {"kind": "local", "idle_s": 0.5}, "confirm": 0} | changes
 
 
@@ -65,7 +65,7 @@ def test_a_script_that_is_deaf_to_a_knob_is_not_measured(tmp_path):
 
 
 def test_the_values_of_the_example_are_words():
-    spec, _ = read_spec(parse_yaml(EXAMPLE.read_text(encoding="utf-8")), None)
+    spec, _ = read_spec(read_document(EXAMPLE), None)
     named = {knob.name: knob for knob in spec.knobs}
     assert named["fp8"].values == ("off", "tensorwise", "mxfp8")
     assert (named["nccl_channels"].way, named["workers"].way, named["offload"].way) == ("env", "placeholder", "config")

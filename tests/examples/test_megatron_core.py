@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from command_lab import run_campaign
 
 from meshtune.runners.outcome import Verdict
+from meshtune.tuner.cli.spec_file import read_document
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "megatron-core"
@@ -53,7 +53,7 @@ def test_tensor_and_pipeline_parallel_ranks_train_the_model_of_one_process():
 
 @pytest.mark.long
 def test_plans_of_megatron_core_are_tuned_over_four_processes(tmp_path):
-    document = yaml.safe_load((EXAMPLE / "campaign.yaml").read_text(encoding="utf-8"))
+    document = read_document(EXAMPLE / "campaign.yaml")
     small = {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64}
     program = document["workload"]["command"]
     assert program[:2] == ["python3", "train.py"]

@@ -38,7 +38,10 @@ def command_line(*arguments: str | Path) -> list[str]:
 
 
 def drive_meshtune(folder: Path, *arguments: str | Path) -> Result:
-    done = subprocess.run(command_line(*arguments), capture_output=True, text=True, cwd=folder, timeout=240)
+    unbound = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    done = subprocess.run(
+        command_line(*arguments), capture_output=True, text=True, cwd=folder, env=unbound, timeout=240
+    )
     return Result(done.returncode, done.stdout, done.stderr)
 
 

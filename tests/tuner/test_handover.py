@@ -19,8 +19,9 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.campaign.trial import Origin
+from meshtune.tuner.cli.spec_file import read_document
 from meshtune.tuner.results.export import FORMATS, export_files, export_of, handover_of
-from meshtune.tuner.results.handover import check_handover, rival_of
+from meshtune.tuner.results.handover import check_handover, measured_with, rival_of
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.specs.confirming import confirming_document
 from meshtune.tuner.specs.document import InvalidSpec
@@ -57,6 +58,12 @@ def test_the_program_of_a_measurement_is_told_with_its_versions_and_its_device(e
     assert export().measured_with.words == "the built-in trainer (torch 2.13.0, cpu)"
     assert export().setting["measured_with"]["software"] == {"torch": "2.13.0", "python": "3.11.7"}
     assert export("megatron", {"megatron": "0.15"}).measured_with.words == "Megatron (megatron 0.15, cpu)"
+
+
+def test_a_measurement_from_outside_is_of_no_program_of_ours(lab, make):
+    spec = replace(lab.spec(), runner=Backend(kind="external"))
+    measurement = make.measurement(1.0, software={"torch": "2.13.0"})
+    assert measured_with(spec, measurement).words == "a program outside meshtune (torch 2.13.0, cpu)"
 
 
 @pytest.mark.parametrize(("format", "options"), DIALECTS.items())
@@ -194,9 +201,9 @@ def test_a_baseline_that_differs_in_knobs_or_size_alone_is_no_rival_and_the_best
         (1.0, 0.8, True, "1.25 times (1.25 to 1.25) the baseline with Megatron"),
         (1.0, 1.0, False, "1.00 times (1.00 to 1.00) the baseline with Megatron: not beyond the noise"),
         (1.0, 2.0, False, "0.50 times (0.50 to 0.50) the baseline with Megatron: slower"),
-        (1.0, "oom", False, f"with Megatron the setting was not measured: oom: {OOM}"),
-        ("oom", 1.0, False, f"with Megatron the setting runs at 1,024 tokens/s, but the baseline {UNMEASURED}"),
-        (1.0, None, False, "with Megatron the setting was not measured: no time left"),
+        (1.0, "oom", False, f"with Megatron the plan was not measured: oom: {OOM}"),
+        ("oom", 1.0, False, f"with Megatron the plan runs at 1,024 tokens/s, but the baseline {UNMEASURED}"),
+        (1.0, None, False, "with Megatron the plan was not measured: no time left"),
     ],
 )
 def test_the_finding_names_both_ratios_or_what_failed(source, make, baseline, winner, confirmed, words):
@@ -279,9 +286,7 @@ def test_another_question_and_a_plan_without_words_are_refused(confirming, docum
 
 
 def test_a_setting_that_the_program_cannot_run_is_named(confirming):
-    with pytest.raises(
-        InvalidSpec, match=r"space: the setting tp1 pp1 dp4 mbs1 ga2 zero1 cannot run there: zero_stage"
-    ):
+    with pytest.raises(InvalidSpec, match=r"space: the plan tp1 pp1 dp4 mbs1 ga2 zero1 cannot run there: zero_stage"):
         confirming({"workload": {"kind": "torchtitan"}}, winner=SLOW, rival=Plan(dp=4, zero_stage=2))
 
 
@@ -355,7 +360,7 @@ TINY = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_le
 
 @pytest.mark.long
 def test_what_the_built_in_trainer_found_is_confirmed_with_a_script_of_ones_own(tmp_path):
-    example = yaml.safe_load((ROOT / "examples/bring-your-own/campaign.yaml").read_text(encoding="utf-8"))
+    example = read_document(ROOT / "examples/bring-your-own/campaign.yaml")
     spec = {
         "model": TINY | {"activation": "gelu", "norm": "layernorm"},
         "cluster": {"preset": "local-cpu", "devices_per_node": 2},
@@ -368,7 +373,7 @@ def test_what_the_built_in_trainer_found_is_confirmed_with_a_script_of_ones_own(
         "budget": {"trials": 2},
         "confirm": 0,
     }
-    script = example["workload"] | {"working_directory": str(ROOT / "examples/bring-your-own")}
+    script = example["workload"]
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
     (tmp_path / "there.yaml").write_text(yaml.safe_dump({"workload": script}))
     measured = run_meshtune(tmp_path, "run", "spec.yaml")

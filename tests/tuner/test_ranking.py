@@ -183,7 +183,7 @@ def test_what_is_faster_is_said_by_gains_and_not_by_speeds_of_different_periods(
     """By their means the plan is twice as fast as the baseline, whose rounds went on into a slow period."""
     found = recommend(campaign(), runs(1.0, 0.9, again={0: [1.0, 1.0, 4.0, 4.0], 1: [1.1, 1.1]}))
     assert (found.choice.trial.number, found.better) == (0, False)
-    assert "no setting that was measured again is faster than the baseline" in found.reason
+    assert "no plan that has a second run is faster than the baseline" in found.reason
     found = recommend(campaign(), runs(1.0, 0.9))
     assert "+11.1 % (" in found.reason
     assert "first run, not confirmed) faster: it takes runs beside the baseline's to know" in found.reason
@@ -360,7 +360,7 @@ def test_a_faster_setting_that_does_not_train_the_same_is_not_recommended_and_it
 def test_when_all_that_is_faster_trains_otherwise_the_baseline_stays_and_slower_ones_go_unmentioned(campaign, losing):
     found = recommend(campaign(), losing((1.0, (2.0,)), (0.5, (3.0,)), (0.6, (4.0,)), (2.0, (5.0,))))
     assert (found.choice.trial.number, found.better) == (0, False)
-    assert found.reason.startswith("no setting that may be recommended was measured faster than the baseline; ")
+    assert found.reason.startswith("no plan that may be recommended was measured faster than the baseline; ")
     assert "(1 more likewise)" in found.reason
 
 
@@ -381,7 +381,7 @@ GIB = 2**30
 CLUSTER = {"preset": "local-cpu", "device": {"memory_bytes": 64 * GIB, "peak_flops": {"float32": 1e12}}}
 
 
-KEEP = "keep the baseline; the fastest other setting, "
+KEEP = "keep the baseline; the fastest other plan, "
 ANEW = "would tell whether that is real (a new campaign, with confirm_rounds: 3)"
 TURNS = "it takes runs beside the baseline's to know"
 
@@ -397,10 +397,10 @@ TURNS = "it takes runs beside the baseline's to know"
         ((1.0, 0.5), {0: [1.0], 1: [0.5]}, 1, "+100.0 % ("),
         ((1.0, 0.5), {1: [0.5, 0.5]}, 0, TURNS),
         ((1.0, 0.5), {}, 0, TURNS),
-        ((1.0, 1.5), {}, 0, "no setting was measured faster than the baseline"),
-        ((None, 0.8), {}, 1, "the fastest setting measured; the baseline itself has no measurement"),
-        ((None, None), {}, None, "no setting was measured"),
-        ((), {}, None, "no setting was measured"),
+        ((1.0, 1.5), {}, 0, "no plan was measured faster than the baseline"),
+        ((None, 0.8), {}, 1, "the fastest plan measured; the baseline itself has no measurement"),
+        ((None, None), {}, None, "no plan was measured"),
+        ((), {}, None, "no plan was measured"),
     ],
 )
 def test_only_what_was_measured_surely_better_is_called_better(campaign, runs, steps, again, choice, words):
@@ -408,7 +408,7 @@ def test_only_what_was_measured_surely_better_is_called_better(campaign, runs, s
     assert (found.choice and found.choice.trial.number) == choice
     assert found.better is words.startswith("+")
     assert words in found.reason
-    assert found.reason.startswith(KEEP) is (choice == 0 and "no setting" not in words)
+    assert found.reason.startswith(KEEP) is (choice == 0 and "no plan" not in words)
 
 
 def stepping(trial, *times):
@@ -445,22 +445,22 @@ def test_step_time_and_cost_are_better_when_smaller(campaign, make, runs, object
 
 
 BASE = {0: [1.0, 1.0]}
-ONCE = "had a faster first run, but was measured only once"
+ONCE = "had a faster first run, but has no second run"
 
 
 @pytest.mark.parametrize(
     ("steps", "again", "choice", "better", "words"),
     [
-        ((1.0, 0.5, 0.51), {**BASE, 1: [0.53] * 2, 2: [0.52] * 2}, 2, True, " again: -1.9 % against its first run"),
+        ((1.0, 0.5, 0.51), {**BASE, 1: [0.53] * 2, 2: [0.52] * 2}, 2, True, "second run: -1.9 % against its first run"),
         ((1.0, 0.52, 0.505, 0.506), {**BASE, 1: [0.53] * 2}, 1, True, f"; {{2}} {ONCE} (1 more likewise)"),
         ((1.0, 0.9, 0.95), {**BASE, 1: [1.01] * 2}, 0, False, f"; {{2}} {ONCE}"),
-        ((1.0, 1.5), {0: Verdict.OOM, 1: 1.5}, 1, False, "; the baseline itself ended oom when it was measured again"),
+        ((1.0, 1.5), {0: Verdict.OOM, 1: 1.5}, 1, False, "; the baseline itself ended oom in its second run"),
         (
             (1.0, 0.5),
             {0: Verdict.OOM, 1: Verdict.CRASHED},
             None,
             False,
-            "no setting that was measured can be used; {1}",
+            "no plan that was measured can be used; {1}",
         ),
     ],
 )
@@ -484,7 +484,7 @@ def test_what_fails_the_second_time_is_never_recommended_and_it_is_said(campaign
     found = recommend(campaign(), measured)
     assert (found.choice.trial.number, found.better) == (2, True)
     assert found.reason.endswith(
-        f"; {measured[1].plan.key} had a faster first run, but ended {verdict} when it was measured again"
+        f"; {measured[1].plan.key} had a faster first run, but ended {verdict} in its second run"
     )
     last = rank(campaign(), measured)[2]
     assert (last.trial.number, last.failed_again, last.usable, last.confirmed) == (1, True, False, False)

@@ -62,7 +62,7 @@ class PolledJob:
 
 @dataclass(frozen=True, slots=True)
 class PlanBaseline:
-    """Plan the user's present setting, before anything else."""
+    """Propose the user's present plan, before anything else."""
 
 
 @dataclass(frozen=True, slots=True)

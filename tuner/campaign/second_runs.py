@@ -119,11 +119,11 @@ class RunVariance:
         return bounds(ERROR / self.compared, self.looks)[min(rounds, self.looks) - 1]
 
     def __str__(self) -> str:
-        settings = "1 setting" if len(self.changes) == 1 else f"{len(self.changes)} settings"
+        plans = "1 plan" if len(self.changes) == 1 else f"{len(self.changes)} plans"
         times = "" if self.rounds == 1 else f" in up to {self.rounds} rounds"
         span = " to ".join(f"{100 * one:+.1f}" for one in sorted({min(self.changes), max(self.changes)}))
         scatter = f"single runs scatter by {percent(self.runs.typical)}"
-        return f"{settings} measured again{times}: {span} % against the first run; {scatter}"
+        return f"second runs of {plans}{times}: {span} % against the first run; {scatter}"
 
 
 def run_variance(
@@ -186,7 +186,7 @@ def paired_gain(plan: Plan, baseline: Plan, cells: Cells, variance: RunVariance)
 
 
 def is_worth_it(gain: Estimate, tolerance: float) -> bool:
-    """True where a plan that ran beside the other is surely faster, and by as much as anybody changes a setting for."""
+    """True where a plan that ran beside the other is surely faster, and by as much as anybody changes a plan for."""
     return isinstance(gain, PairedGain) and gain.sure > 0 and gain.value >= tolerance
 
 

@@ -144,7 +144,7 @@ def tables(probed: Probed) -> Group:
     """The rates, the links, and the messages that they were fitted from."""
     title = f"{probed.device}: one of {probed.devices_per_node} per node, all at work"
     numbers = ("size", "per rank", "slowest rank", "fastest rank", "spread", "samples")
-    rates = new_table(title, "what", right=numbers)
+    rates = new_table(title, "what", right=numbers, spare=("samples", "fastest rank", "spread"))
     best = best_rates(probed.matmul)
     for rate in probed.matmul:
         _add(rates, rate, f"matmul {rate.what}", str(rate.size), "FLOP/s", bold=rate in best)
@@ -157,7 +157,7 @@ def tables(probed: Probed) -> Group:
 
 def _messages_table(probed: Probed) -> Table:
     names = [f"{_pattern(exchange)}, {exchange.tier}" for exchange in probed.exchanges]
-    table = new_table("Messages: the slowest rank's time, and its spread", right=("size", *names))
+    table = new_table("Messages: the slowest rank's time, and its spread", right=("size", *names), spare=names[:0:-1])
     columns = [{message.size_bytes: message for message in exchange.messages} for exchange in probed.exchanges]
     for size in sorted({size for column in columns for size in column}):
         exchanges = [column.get(size) for column in columns]

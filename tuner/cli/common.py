@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
@@ -13,13 +14,13 @@ from rich.text import Text
 from meshtune.search_spaces.checks import UserError, did_you_mean
 from meshtune.tuner.cli.render.terminal import Terminal
 
-# A file or a pipe has no width to cut tables at.
+# A file or a pipe has no width to cut tables at, unless COLUMNS gives one.
 PIPE_WIDTH = 240
 
 
 def _console(*, stderr: bool) -> Terminal:
-    width = None if (sys.stderr if stderr else sys.stdout).isatty() else PIPE_WIDTH
-    return Terminal(stderr=stderr, width=width)
+    known = (sys.stderr if stderr else sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return Terminal(stderr=stderr, width=None if known else PIPE_WIDTH)
 
 
 console = _console(stderr=False)

@@ -121,7 +121,7 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
         for trial in trials:
             if trial.state.final and trial.number not in said:
                 said.add(trial.number)
-                again = "again, " if trial.origin is Origin.CONFIRMATION else ""
+                again = "second run, " if trial.origin is Origin.CONFIRMATION else ""
                 console.print(f"{again}{display.trial_line(trial, now.spec.model.worded('tokens/s'))}", soft_wrap=True)
                 if not warned and (warned := first_mismatch(now.spec, trials)):
                     errors.print(f"! {warned}", style="red", soft_wrap=True)
@@ -173,26 +173,26 @@ class LiveScreen:
             if excess <= 0:
                 yield table
                 break
-            shown -= max(1, excess // 2)  # a long setting takes two lines
+            shown -= max(1, excess // 2)  # a long plan takes two lines
         yield self.now
 
 
 def finished_table(campaign: Campaign, finished: Sequence[Trial], newest: int) -> RenderableType:
     """The newest so many of the finished trials: how each ended, the objective of this one run, and its speed against
-    the baseline's run of the same round. Without intervals, which the table of the best settings has."""
+    the baseline's run of the same round. Without intervals, which the table of the best plans has."""
     yardstick = yardstick_of(campaign.spec)
     plan = next((each.plan for each in finished if each.origin is Origin.BASELINE), None)
     baseline = {each.round: each for each in finished if each.plan == plan}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("trial", "setting", "ended", yardstick.unit, "to baseline"):
+    for name in ("trial", "plan", "ended", yardstick.unit, "to baseline"):
         right = name in ("trial", yardstick.unit, "to baseline")
-        table.add_column(name, justify="right" if right else "left", no_wrap=name != "setting", overflow="fold")
+        table.add_column(name, justify="right" if right else "left", no_wrap=name != "plan", overflow="fold")
     for trial in finished[-newest:]:
         measured = trial.measurement
         gain = trial_gain(campaign.spec.objective, trial, baseline)
         table.add_row(
             str(trial.number),
-            f"{trial.plan.key}{' again' if trial.origin is Origin.CONFIRMATION else ''}",
+            f"{trial.plan.key}{', second run' if trial.origin is Origin.CONFIRMATION else ''}",
             display.state_text(trial),
             "" if measured is None else number(yardstick.of(measured, measured.step_time_s)),
             "baseline" if trial.plan == plan else "" if gain is None else f"{100 * gain:+.1f} %",

@@ -1,6 +1,6 @@
 """The command line.
 
-Exit codes: 0 done; 1 the campaign ended without a measured setting, or `doctor` found an error; 2 a mistake in what was
+Exit codes: 0 done; 1 the campaign ended without a measured plan, or `doctor` found an error; 2 a mistake in what was
 asked for, or something that meshtune needs and does not get, told in one message; 3 the campaign is paused; 75 as 2,
 where it may pass by itself, such as a full disk; 130 interrupted. The campaign can be resumed after the last three.
 """

@@ -16,11 +16,11 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.cli.common import WrongCall
+from meshtune.tuner.cli.common import WrongCall, errors
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
-from meshtune.tuner.specs.named_files import HF_CONFIG, with_local_files, with_model_file
+from meshtune.tuner.specs.named_files import HF_CONFIG, with_local_files, with_model_file, with_own_paths
 from meshtune.tuner.specs.read import read_spec
 
 
@@ -55,7 +55,8 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
     if not isinstance(document, dict):
         return document
     with raising(WrongCall, "", InvalidValue):
-        whole = with_local_files(document if not model else _with_model(document, model), spec.parent)
+        named = document if not model else _with_model(document, model)
+        whole = with_local_files(named, _folder(spec), lambda told: errors.print(f"{spec}: {told}", soft_wrap=True))
     return whole if cluster is None else {**whole, "cluster": cluster_in(cluster)}
 
 
@@ -70,9 +71,15 @@ def text_of(spec: Path, document: object) -> str:
 def yaml_file(file: Path, start: str) -> object:
     """The document in a file that is no spec. start: what a refusal begins with. Raises WrongCall, OSError."""
     try:
-        return parse_yaml(read_file(file, SLOW_LIMITS.max_bytes, regular=False))
+        document = parse_yaml(read_file(file, SLOW_LIMITS.max_bytes, regular=False))
+        return with_own_paths(document, _folder(file), errors.print) if isinstance(document, dict) else document
     except (UnreadableText, InvalidSpec) as error:
         raise WrongCall(f"{start}{error}") from None
+
+
+def _folder(file: Path) -> Path:
+    """From where paths in it count: those in a pipe from the present folder."""
+    return file.parent if file.is_file() else Path()
 
 
 def wrong_spec(spec: Path, problems: Sequence[Problem]) -> WrongCall:

@@ -130,7 +130,7 @@ def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:
 
 
 def _study_list(studies: Mapping[str, Study]) -> RenderableType:
-    table = new_table("", "study", "what it repeats", "source", "what it shows")
+    table = new_table("", "study", "what it repeats", "source", "what it shows", spare=("what it shows", "source"))
     for name, study in studies.items():
         paper = study.paper
         table.add_row(name, study.title, f"{paper.authors} {paper.year}, {paper.source}", study.shows.split(". ")[0])
@@ -143,7 +143,7 @@ def _study_lines(study: Study, report: StudyReport) -> Iterator[RenderableType |
     if report.simulated:
         yield SIMULATED
     names = headings(report)
-    table = new_table("", *names, right=names[2:6])
+    table = new_table("", *names, right=names[2:6], spare=(names[6], names[1], names[3], names[5]))
     for one in report.findings:
         table.add_row(*cells(one))
     yield table

@@ -62,7 +62,7 @@ class CampaignCalls(Calls):
 
     @step
     def best(self, top: int = 10) -> Steps[BestView]:
-        """The best settings measured, the recommended one and why, and the front of speed and memory."""
+        """The best plans measured, the recommended one and why, and the front of speed and memory."""
         return (yield from self._ask(get(self._place("best"), BestView, {"top": top})))
 
     @step
@@ -228,7 +228,7 @@ class CampaignCalls(Calls):
 
     @step
     def revalidate(self) -> Steps[list[TrialView]]:
-        """As `rerun`, of the recommended setting and the baseline, side by side."""
+        """As `rerun`, of the recommended plan and the baseline, side by side."""
         return (yield from self._ask(post(self._verb("revalidate"), list[TrialView])))
 
     @step

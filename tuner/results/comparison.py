@@ -1,9 +1,9 @@
 """Campaigns side by side, such as of one model at several node counts: what each found, and how it scales.
 
-Efficiencies are per device, of the recommended settings, against the campaign with the fewest devices of the same kind:
+Efficiencies are per device, of the recommended plans, against the campaign with the fewest devices of the same kind:
 one model, device, training code and number format, and simulated or not. Between kinds there is none. Beside them
 stand the predictions of that campaign's calibrated physics for the others, scaled to pass through its recommended
-setting, so that common errors cancel. And two to five trials of one campaign side by side. Pure: campaigns and trials
+plan, so that common errors cancel. And two to five trials of one campaign side by side. Pure: campaigns and trials
 in, a value out."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FEWEST, MOST = 2, 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSetting:
-    """A setting of a campaign. tokens_per_s: of all devices. nodes: of its job. interval_known: as of RankedView."""
+    """A plan of a campaign. tokens_per_s: of all devices. nodes: of its job. interval_known: as of RankedView."""
 
     trial: int
     plan_key: str
@@ -70,7 +70,7 @@ class Projected:
 class ComparedCampaign:
     """One campaign. simulated: no device measured its numbers. nodes, devices: of the recommended plan's job, where a
     knob sizes the jobs. fastest_once, fastest_confirmed, recommended: as of BestView; null where there is none.
-    efficiency: speed per device of the recommended setting over that of the campaign `efficiency_against`, the smallest
+    efficiency: speed per device of the recommended plan over that of the campaign `efficiency_against`, the smallest
     of its kind; null where no other campaign is of its kind. projected: null where nothing can be predicted, for a
     reason among the notes."""
 
@@ -144,7 +144,7 @@ def compare(given: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
 
 
 def _smallest(entries: Sequence[_Entry]) -> _Entry:
-    """The first that has a recommended setting; the first of all where none has."""
+    """The first that has a recommended plan; the first of all where none has."""
     return next((one for one in entries if one.recommended is not None), entries[0])
 
 
@@ -190,7 +190,7 @@ def _above(one: _Entry, start: _Entry, efficiency: Estimate) -> str:
     if efficiency.low <= 1:
         return f"{comparison}: not surely more, their intervals overlap"
     keys = f"{start.recommended.plan_key} there, {one.recommended.plan_key} here"
-    return f"{comparison}: above 100 %, as the settings are not alike ({keys})"
+    return f"{comparison}: above 100 %, as the plans are not alike ({keys})"
 
 
 def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:
@@ -226,7 +226,7 @@ def _of_size(campaign: Campaign, recommended: ComparedSetting | None) -> Campaig
 
 
 def _projections(campaigns: Sequence[Campaign], base: _Entry) -> tuple[list[Projected | None], list[str]]:
-    """By campaign, and why there is none for some. They pass through the recommended setting of the base: each is
+    """By campaign, and why there is none for some. They pass through the recommended plan of the base: each is
     scaled by what that was measured at over what is predicted for it."""
     own = base.campaign
     try:

@@ -1,4 +1,4 @@
-"""Exports a measured setting: as JSON for programs, as the files that run it again by hand, in the words of other
+"""Exports a measured plan: as JSON for programs, as the files that run it again by hand, in the words of other
 people's training codes, and as the job script of a scheduler. FORMATS has them all; `runners.registry` describes the
 schedulers."""
 
@@ -46,7 +46,7 @@ class NothingToExport(UserError, LookupError):
 
 
 def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked:
-    """The measured setting that a word or a trial's number names. Raises NothingToExport.
+    """The measured plan that a word or a trial's number names. Raises NothingToExport.
 
     The words: "recommended", "fastest-once", "fastest-confirmed", and the ends of the ranking, "best" and "worst".
     """
@@ -60,7 +60,7 @@ def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked
         return next(entry for entry in ranking if entry.rank == winners.fastest_once.rank)
     if selector == FASTEST_CONFIRMED:
         if winners.fastest_confirmed is None:
-            raise NothingToExport(f"campaign {campaign.id} has no setting that was measured again")
+            raise NothingToExport(f"campaign {campaign.id} has no plan with a second run")
         return winners.fastest_confirmed
     if selector in ("best", "worst"):
         return ranking[0] if selector == "best" else ranking[-1]
@@ -127,7 +127,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportView:
-    """A measured setting in the words of one format. files: by name, to be put into `directory`. command: the line that
+    """A measured plan in the words of one format. files: by name, to be put into `directory`. command: the line that
     starts it there; null for a format that starts nothing. note: what the files are not, such as a job that could be
     started, of a simulated campaign; else empty. handover: a warning where the format is for another program than
     measured_with; null elsewhere."""
@@ -149,14 +149,14 @@ class ExportFormat:
     name: str
     # For people.
     words: str
-    # The texts by file name. Raises InvalidValue for options, CannotExpress for a setting without words.
+    # The texts by file name. Raises InvalidValue for options, CannotExpress for a plan without words.
     render: Callable[[Export], Files]
-    # The line that starts the setting in the folder of its files; None: the format starts nothing. On several nodes a
+    # The line that starts the plan in the folder of its files; None: the format starts nothing. On several nodes a
     # launcher's line is typed on each of them, with its NODE_RANK and the first one's MASTER_ADDR.
     command: Callable[[Export, Files], str] | None = None
     # The file that a scheduler is given; "" where the format is for none.
     script: str = ""
-    # The program that it is for; "" where that is the one that measured the setting, or none.
+    # The program that it is for; "" where that is the one that measured the plan, or none.
     program: str = ""
 
 
@@ -258,7 +258,7 @@ def _environment(variables: Mapping[str, str]) -> str:
 _FORMATS = (
     ExportFormat(
         name="json",
-        words="the setting with its measurement, for programs",
+        words="the plan with its measurement, for programs",
         render=lambda export: {"setting.json": json.dumps(export.setting, indent=1) + "\n"},
     ),
     ExportFormat(
@@ -298,7 +298,7 @@ FORMATS: Mapping[str, ExportFormat] = {
 
 
 def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None) -> Export:
-    """A measured setting, of a job that would run in `directory`. options: of what the format is for."""
+    """A measured plan, of a job that would run in `directory`. options: of what the format is for."""
     spec, trial = campaign.spec, entry.trial
     job = job_of(spec, trial.plan, trial.last.job_name, directory.resolve(), real=True)
     return Export(
@@ -322,13 +322,13 @@ def note_of(export: Export, name: str) -> str:
     if name != "job":
         return ""
     return (
-        "Simulated: no device ran this setting, and nothing here can be started. The file describes the job to the "
+        "Simulated: no device ran this plan, and nothing here can be started. The file describes the job to the "
         "simulated runner; the formats of training programs start it for real."
     )
 
 
 def handover_of(export: Export, name: str) -> Handover | None:
-    """What there is to say of a setting in this format; None where the format is for the program that measured it, or
+    """What there is to say of a plan in this format; None where the format is for the program that measured it, or
     for none."""
     format, measured = FORMATS.get(name), export.measured_with
     if format is None or not format.program or measured is None or export.spec.workload.kind == name:
@@ -354,7 +354,7 @@ def handover_of(export: Export, name: str) -> Handover | None:
 
 
 def export_files(export: Export, name: str = "") -> Files:
-    """The texts of a setting by file name. name: of a format; by default json and job together.
+    """The texts of a plan by file name. name: of a format; by default json and job together.
 
     Raises UnknownBackend for a format that is none, NothingToExport for a simulated job's script, CannotExpress for a
     plan that a training code has no words for.
@@ -372,7 +372,7 @@ def export_files(export: Export, name: str = "") -> Files:
 
 
 def exported(export: Export, name: str = "") -> ExportView:
-    """A measured setting with the files of `export_files`. Raises as that."""
+    """A measured plan with the files of `export_files`. Raises as that."""
     assert export.measured_with is not None
     files, note = export_files(export, name), note_of(export, name or "job")
     simulated = export.spec.runner.kind == SIMULATED

@@ -1,8 +1,8 @@
-"""The program that measured a setting, and what becomes of the setting in another one; and an exported
-setting as one archive: a folder with all files of its format and a README of how it is started and what to beware of.
+"""The program that measured a plan, and what becomes of the plan in another one; and an exported
+plan as one archive: a folder with all files of its format and a README of how it is started and what to beware of.
 
-Speeds are those of the program that measured them. A setting that is handed to another program carries a warning and
-the command that confirms it there: a campaign of two plans, the setting and the one that it is compared with.
+Speeds are those of the program that measured them. A plan that is handed to another program carries a warning and
+the command that confirms it there: a campaign of two plans, the plan and the one that it is compared with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from textwrap import wrap
 
 from meshtune.runners.outcome import Measurement
 from meshtune.runners.programs.dialects.base import Files
-from meshtune.runners.registry import SIMULATED, WORKLOADS
+from meshtune.runners.registry import EXTERNAL, SIMULATED, WORKLOADS
 from meshtune.runners.untrusted_text import visible
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
@@ -49,7 +49,7 @@ class MeasuredWith:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """A setting that goes to a program that did not measure it. differs: known differences. warning, offer: sentences
+    """A plan that goes to a program that did not measure it. differs: known differences. warning, offer: sentences
     for people. confirm: the command that measures it there; SPEC.yaml is the user's, with the program as its workload.
     """
 
@@ -62,9 +62,9 @@ class Handover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverCheck:
-    """What a campaign of two plans with another program says of a setting. by: that campaign. against: what the setting
+    """What a campaign of two plans with another program says of a setting. by: that campaign. against: what the plan
     is compared with, the baseline or the runner-up. before, there: the ratio of the two speeds, measured with the first
-    program and with the other one; null where not both plans were measured. confirmed: the setting is worth it there
+    program and with the other one; null where not both plans were measured. confirmed: the plan is worth it there
     too, by second runs in turns, and trains the same."""
 
     campaign: str
@@ -84,7 +84,7 @@ class HandoverCheck:
 def measured_with(spec: CampaignSpec, measurement: Measurement) -> MeasuredWith:
     kind, device = spec.workload.kind, str(spec.cluster.device.kind)
     versions = [f"{name} {version}" for name, version in measurement.software.items() if name not in IDLE_SOFTWARE]
-    program = program_of(kind)
+    program = program_of(spec)
     return MeasuredWith(
         workload=kind,
         program=program,
@@ -101,9 +101,12 @@ def dtype_of(spec: CampaignSpec) -> str | None:
     return workload.dtype if workload.knows_dtype else None
 
 
-def program_of(workload: str) -> str:
-    """The name of a workload's program, for people."""
-    return WORKLOADS[workload].words if workload in WORKLOADS else workload
+def program_of(spec: CampaignSpec) -> str:
+    """The name of what runs the spec's jobs, for people."""
+    kind = spec.workload.kind
+    if spec.runner.kind == EXTERNAL:
+        return "a program outside meshtune"
+    return WORKLOADS[kind].words if kind in WORKLOADS else kind
 
 
 def origin_verb(measured: MeasuredWith) -> str:
@@ -130,7 +133,7 @@ def check_handover(
     """there: the campaign that measured the two plans with the other program; its baseline is the rival."""
     against = "the baseline" if rival.trial.origin is Origin.BASELINE else "the runner-up"
     before = winner.over(rival).as_ratio()
-    program = program_of(there.spec.workload.kind)
+    program = program_of(there.spec)
     # What another program is told of is the layout.
     layout = winner.trial.plan.layout
     entry = next((entry for entry in rank(there, runs) if entry.trial.plan.layout == layout), None)
@@ -139,10 +142,10 @@ def check_handover(
     confirmed = entry is not None and entry.usable and entry.worth_it
     measured = measured_with(campaign.spec, winner.measurement)
     if entry is None:
-        text = f"with {program} the setting was not measured: {_end(there, runs, winner)}"
+        text = f"with {program} the plan was not measured: {_end(there, runs, winner)}"
     elif after is None:
         speed = f"{number(entry.tokens_per_s.value)} {there.spec.model.worded('tokens/s')}"
-        text = f"with {program} the setting runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
+        text = f"with {program} the plan runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
     else:
         text = f"{_times(after)} {against} with {program}"
         if entry.trains_otherwise:
@@ -205,7 +208,7 @@ def pack(folder: str, files: Files) -> bytes:
 
 
 def readme(title: str, command: str | None, note: str, handover: Handover | None, directory: str) -> str:
-    """title: of the setting and where it is from. command: that starts it; None: nothing does. note: what it is not.
+    """title: of the plan and where it is from. command: that starts it; None: nothing does. note: what it is not.
     directory: where the files expect to lie; empty: anywhere."""
     parts = [title]
     if note:

@@ -147,7 +147,7 @@ class Ranked:
 
     @property
     def once(self) -> Ranked:
-        """The same setting with the numbers of its first run alone, against the baseline's first run."""
+        """The same plan with the numbers of its first run alone, against the baseline's first run."""
         base = None if self.ground.base is None else replace(self.ground.base, again=())
         return replace(self, again=(), ground=replace(self.ground, base=base, cells={}))
 

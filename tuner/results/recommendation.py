@@ -1,4 +1,4 @@
-"""Recommends one setting, and only what was measured better than the baseline: twice, where plans were measured again.
+"""Recommends one plan, and only what was measured better than the baseline: twice, where plans were measured again.
 
 A plan is worth a change where it ran again beside the baseline, round by round, and is surely faster by at least the
 spec's tolerance, by the mean of its steps and by their median too: first runs alone name nobody. What is never
@@ -28,8 +28,8 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The setting to use. better: it was measured better than the baseline beyond the noise. why: a sentence for
-    people. more: the same of the choice itself, of settings that rank above it, and of alternatives."""
+    """The plan to use. better: it was measured better than the baseline beyond the noise. why: a sentence for
+    people. more: the same of the choice itself, of plans that rank above it, and of alternatives."""
 
     choice: Ranked | None
     better: bool
@@ -43,7 +43,7 @@ class Recommendation:
 
 
 def recommend(campaign: Campaign, trials: Sequence[Trial]) -> Recommendation:
-    """The setting to use. Where memory left over counts too, it is the fastest of the front, and the reason names what
+    """The plan to use. Where memory left over counts too, it is the fastest of the front, and the reason names what
     the others give up and gain."""
     return recommend_among(campaign.spec, rank(campaign, trials))
 
@@ -51,7 +51,7 @@ def recommend(campaign: Campaign, trials: Sequence[Trial]) -> Recommendation:
 def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommendation:
     """The same for a campaign whose ranking is known."""
     if not ranking:
-        return Recommendation(None, False, "no setting was measured")
+        return Recommendation(None, False, "no plan was measured")
     usable = [entry for entry in ranking if entry.usable and not (spec.pareto and entry.headroom_bytes is None)]
     confirmed = [entry for entry in usable if entry.confirmed]
     choice, better, reason = _choose(spec, ranking, confirmed or usable)
@@ -61,7 +61,7 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
     if choice is not None and choice.hides_losses:
         words.append(NO_LOSSES)
     if choice is not None and choice.confirmation is not None and choice.confirmation.change is not None:
-        words.append(f"measured again: {100 * choice.confirmation.change:+.1f} % against its first run")
+        words.append(f"second run: {100 * choice.confirmation.change:+.1f} % against its first run")
     words += _passed_over(ranking, choice, twice=bool(confirmed))
     if spec.pareto and choice is not None:
         words += _alternatives(ranking, choice)
@@ -69,7 +69,7 @@ def recommend_among(spec: CampaignSpec, ranking: Sequence[Ranked]) -> Recommenda
 
 
 def comparable_text(ranking: Sequence[Ranked]) -> str:
-    """How many of the measured settings may be recommended, and why not the others; empty where all may."""
+    """How many of the measured plans may be recommended, and why not the others; empty where all may."""
     counts = Counter(entry.ineligible for entry in ranking if entry.ineligible is not None)
     if not counts:
         return ""
@@ -101,7 +101,7 @@ def _choose(
     if baseline is not None and not baseline.failed_again:
         return _against(spec, baseline, candidates, all(entry.usable for entry in ranking))
     if not candidates:
-        return None, False, "no setting that was measured can be used"
+        return None, False, "no plan that was measured can be used"
     if spec.baseline is None:
         why = "the spec names no baseline to compare with"
     elif baseline is None:
@@ -109,31 +109,31 @@ def _choose(
         why = "the baseline is of another size" if elsewhere else "the baseline itself has no measurement"
     else:
         why = f"the baseline itself {_failure(baseline)}"
-    measured = "that was measured again" if candidates[0].confirmed else "measured"
-    return candidates[0], False, f"the fastest setting {measured}; {why}"
+    measured = "with second runs" if candidates[0].confirmed else "measured"
+    return candidates[0], False, f"the fastest plan {measured}; {why}"
 
 
 def _against(
     spec: CampaignSpec, baseline: Ranked, candidates: Sequence[Ranked], whole: bool
 ) -> tuple[Ranked, bool, str]:
-    """whole: there is no other setting, which may be faster and cannot be used."""
+    """whole: there is no other plan, which may be faster and cannot be used."""
     faster = [entry for entry in candidates if entry.gain is not None and entry.gain.value > 0]
     if not faster:
         again = any(entry.confirmed for entry in candidates)
-        which = [*(["was measured again"] if again else []), *([] if whole else ["may be recommended"])]
-        none = f"no setting{' that ' if which else ''}{' and '.join(which)}"
+        which = [*(["has a second run"] if again else []), *([] if whole else ["may be recommended"])]
+        none = f"no plan{' that ' if which else ''}{' and '.join(which)}"
         return baseline, False, f"{none} {'is' if again else 'was measured'} faster than the baseline"
     # Not always the first: a noisy measurement may rank above a sure one.
     for entry in faster:
         if entry.worth_it and entry.faster_by_median:
             return entry, True, f"{entry.gain_text} faster than the baseline"
     best = faster[0]
-    reason = f"the fastest other setting, {best.trial.plan.key}, is {best.gain_text} faster: {_doubt(spec, best)}"
+    reason = f"the fastest other plan, {best.trial.plan.key}, is {best.gain_text} faster: {_doubt(spec, best)}"
     return baseline, False, f"keep the baseline; {reason}"
 
 
 def _doubt(spec: CampaignSpec, entry: Ranked) -> str:
-    """Why a setting that is faster than the baseline is not recommended."""
+    """Why a plan that is faster than the baseline is not recommended."""
     gain, variance = entry.gain, entry.ground.variance
     if variance is None or not isinstance(gain, PairedGain):
         return "it takes runs beside the baseline's to know (confirm)"
@@ -151,9 +151,9 @@ def _doubt(spec: CampaignSpec, entry: Ranked) -> str:
 
 
 def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: bool) -> list[str]:
-    """Says which settings had a faster first run than the choice, and why they were no candidates; a sentence a kind.
+    """Says which plans had a faster first run than the choice, and why they were no candidates; a sentence a kind.
 
-    twice: only settings that were measured twice were candidates.
+    twice: only plans that were measured twice were candidates.
     """
     above = [entry for entry in ranking if choice is None or entry.first_score > choice.first_score]
     but = "" if choice is None else "had a faster first run, but "
@@ -163,7 +163,7 @@ def _passed_over(ranking: Sequence[Ranked], choice: Ranked | None, *, twice: boo
             str(entry.training) if entry.trains_otherwise else "",
             _unaccepted(entry) if entry.ineligible is Reason.NUMERICS and not entry.trains_otherwise else "",
             f"was {entry.other_hardware}" if entry.other_hardware else "",
-            "was measured only once" if twice and entry.usable and not entry.confirmed else "",
+            "has no second run" if twice and entry.usable and not entry.confirmed else "",
         )
         for entry in above
     ]
@@ -182,7 +182,7 @@ def _unaccepted(entry: Ranked) -> str:
 
 def _failure(entry: Ranked) -> str:
     verdict = None if entry.confirmation is None else entry.confirmation.trial.verdict
-    return f"ended {verdict} when it was measured again"
+    return f"ended {verdict} in its second run"
 
 
 def front_of(ranking: Sequence[Ranked]) -> list[Ranked]:
@@ -202,7 +202,7 @@ def front_of(ranking: Sequence[Ranked]) -> list[Ranked]:
 
 
 def _alternatives(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:
-    """Sentences for the front's slower settings with more memory left than the choice."""
+    """Sentences for the front's slower plans with more memory left than the choice."""
     headroom_bytes = choice.headroom_bytes
     if headroom_bytes is None:
         return []

@@ -1,4 +1,4 @@
-"""Sizes of jobs: the best measured setting of each in a campaign whose knob sizes them, and how it scales.
+"""Sizes of jobs: the best measured plan of each in a campaign whose knob sizes them, and how it scales.
 
 Efficiencies are speeds of one device over those of the smallest size that was measured: a scaling curve that a campaign
 gives by the way. Pure: a campaign and its ranking in, values out.
@@ -21,7 +21,7 @@ from meshtune.tuner.results.ranking import Ranked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizePoint:
-    """The best measured setting of one size. plans: how many of this size were measured. tokens_per_s: of the whole
+    """The best measured plan of one size. plans: how many of this size were measured. tokens_per_s: of the whole
     job. speedup, efficiency: of the job and of one device, over the smallest size that was measured. cost: of 10^9
     tokens, in cost_unit. speed_unit: of tokens_per_s; samples/s without a model."""
 
@@ -41,7 +41,7 @@ class SizePoint:
 
 
 def scaling_curve(campaign: Campaign, ranking: Sequence[Ranked]) -> tuple[SizePoint, ...]:
-    """One point for each size of which a setting may be used, the smallest first; none where all jobs are alike."""
+    """One point for each size of which a plan may be used, the smallest first; none where all jobs are alike."""
     spec = campaign.spec
     if KnobSet(spec.knobs).size is None:
         return ()

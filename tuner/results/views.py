@@ -1,4 +1,4 @@
-"""What is shown of measured settings and of knobs: by the REST API, by `--json`, and in exports."""
+"""What is shown of measured plans and of knobs: by the REST API, by `--json`, and in exports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ObjectiveView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAgainView:
-    """The second runs of a setting, by fresh jobs. trial: the one nearest to their mean, or that failed. runs: how many
+    """The second runs of a plan, by fresh jobs. trial: the one nearest to their mean, or that failed. runs: how many
     were measured. first: the objective's value as the first trial measured it. change: the mean speed of the second
     runs over the first minus 1; null where one failed or none was measured."""
 
@@ -98,7 +98,7 @@ class RankedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationView:
-    """The setting to use, None before anything was measured."""
+    """The plan to use, None before anything was measured."""
 
     reason: str
     better_than_baseline: bool
@@ -109,9 +109,9 @@ class RecommendationView:
 class BestView:
     """The same as `meshtune best --json`. simulated: no device measured the numbers.
 
-    fastest_once: the setting with the best first run, with the numbers of that run alone. fastest_confirmed: the best
-    of those that were measured again, by their second runs; null where none was. best: the ranking, confirmed settings
-    first. front: the settings of which none is both slower and fuller than another one, the fastest first, as many as
+    fastest_once: the plan with the best first run, with the numbers of that run alone. fastest_confirmed: the best
+    of those that were measured again, by their second runs; null where none was. best: the ranking, confirmed plans
+    first. front: the plans of which none is both slower and fuller than another one, the fastest first, as many as
     there are. scaling: the best of each size, where a knob sizes the jobs.
     """
 

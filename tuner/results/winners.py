@@ -1,9 +1,9 @@
 """The three words for what a campaign found, each with one number wherever it is shown.
 
-*Fastest once*: the setting with the best objective by its first run, whatever became of it afterwards. The best of many
+*Fastest once*: the plan with the best objective by its first run, whatever became of it afterwards. The best of many
 noisy runs is high by luck too. *Fastest confirmed*: the best of those that were measured again and never failed, by its
 second runs alone. *Recommended*: what `recommend` chooses, which may be the baseline.
-Second runs are looked at in the objective's unit, so the three may be three settings (docs/explanation/measuring.md).
+Second runs are looked at in the objective's unit, so the three may be three plans (docs/explanation/measuring.md).
 """
 
 from __future__ import annotations

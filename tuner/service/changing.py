@@ -1,4 +1,4 @@
-"""What people change of a campaign while it goes on, or after its end: its details, plans put in by hand, settings that
+"""What people change of a campaign while it goes on, or after its end: its details, plans put in by hand, plans that
 are measured once more. The process that drives the campaign may be another, and sees it at its next look.
 """
 
@@ -81,7 +81,7 @@ class Changing:
         return self._repeat(*self._store.recorded(campaign_id), [plan])[0]
 
     def revalidate(self, campaign_id: str) -> list[Trial]:
-        """As `rerun`, of the recommended setting and the baseline, side by side."""
+        """As `rerun`, of the recommended plan and the baseline, side by side."""
         campaign, trials = self._store.recorded(campaign_id)
         recommended = winners_of(campaign.spec, rank(campaign, trials)).recommended
         plans = [] if recommended is None else [recommended.trial.plan]

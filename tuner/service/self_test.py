@@ -1,6 +1,6 @@
 """A self-test of this machine: two tiny real campaigns in a home of their own, driven by the loop of all campaigns.
 
-`search` tunes a script whose fastest setting is drawn anew and told to the script alone, so it is known here whether
+`search` tunes a script whose fastest plan is drawn anew and told to the script alone, so it is known here whether
 the search found it. `devices` trains the built-in trainer on all local devices."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEARCH_TRIALS, STEPS, WARMUP = 20, 7, 2
 FASTEST_STEP_S, SLOWDOWN = 0.02, 1.35
 # How much slower than the planted plan the best one found may be: less than the slowdown of one position.
 TOLERANCE = 0.15
-# A job of this script: it waits as long as its setting takes, in place of training.
+# A job of this script: it waits as long as its plan takes, in place of training.
 SCRIPT = """
 import json
 import sys
@@ -114,7 +114,7 @@ def run_self_test(machine: Machine, progress: Callable[[str], None] = lambda _: 
             service = Service(store, home)
             try:
                 begun = time.monotonic()
-                progress("self-test: a search for a planted setting")
+                progress("self-test: a search for a planted plan")
                 search = planted_search(service, random.SystemRandom())
                 progress("self-test: training on all local devices")
                 left_s = LIMIT_S - (time.monotonic() - begun)
@@ -146,7 +146,7 @@ def self_test_findings(test: SelfTest) -> list[Finding]:
 
 
 def planted_search(service: Service, source: random.Random) -> SearchTest:
-    """source: where the planted setting is drawn from."""
+    """source: where the planted plan is drawn from."""
     planted = {axis: source.choice(values) for axis, values in AXES.items()}
     if planted["recompute"] == "none":
         planted["recompute_interval"] = 1  # which changes nothing there

@@ -30,7 +30,7 @@ def confirming_document(
     cluster, own = sized(source.cluster, winner), sized(source.cluster, rival)
     if cluster != own or winner.layout == rival.layout:
         differ = "the sizes of their jobs" if cluster != own else "knobs alone, which are the first program's"
-        raise InvalidSpec([Problem("space", f"the setting and the one that it is compared with differ in {differ}")])
+        raise InvalidSpec([Problem("space", f"the plan and the one that it is compared with differ in {differ}")])
     winner, rival = winner.layout, rival.layout
     batch = winner.global_batch_size if winner.global_batch_size == rival.global_batch_size else FREE
     derived = () if batch == FREE else ("grad_accum_steps",)
@@ -66,7 +66,7 @@ def confirming_document(
         _require_question(spec, replace(source, cluster=cluster))
     parse_spec(asked, home)
     if broken := space.explain(winner):
-        raise InvalidSpec([Problem("space", f"the setting {winner.key} cannot run there: {each}") for each in broken])
+        raise InvalidSpec([Problem("space", f"the plan {winner.key} cannot run there: {each}") for each in broken])
     return asked
 
 

@@ -1,4 +1,4 @@
-"""Makes a campaign spec of a launch script that people have: its setting becomes the baseline. Starts nothing.
+"""Makes a campaign spec of a launch script that people have: its plan becomes the baseline. Starts nothing.
 
 What the script does not say is left empty and told; the text is YAML, with every note as a comment.
 """

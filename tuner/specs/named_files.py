@@ -1,4 +1,4 @@
-"""What a spec names beside itself: a model's config.json, a site's profile.
+"""What a spec names beside itself: a model's config.json, a site's profile, folders and files of its workload.
 
 Whoever has the spec's file reads them into the document, which then stands alone; a site is then written out, since
 what is stored and run names none.
@@ -6,9 +6,11 @@ what is stored and run names none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 from meshtune.runners.documents import plain
 from meshtune.runners.sites.profiles import SUFFIX, Site, find_site, own_folder, parse_site, read_site_file, with_site
@@ -19,17 +21,41 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 SITE = "site"
 # Under `model`: the content of a config.json of transformers, likewise.
 HF_CONFIG = "hf_config"
+# Under `workload`, where text is a path: a job's folder, and the user's own configurations, by any name.
+OWN_PATHS = (("working_directory",), ("directory",), ("config",), ("configs", "*", "base"))
 
 
-def with_local_files(document: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The document with the content of every file that it names, relative to `folder`; the same object where it names
-    none. Raises InvalidValue."""
-    document = with_model_file(document, folder)
+def with_local_files(document: dict[str, Any], folder: Path, tell: Callable[[str], None] = warn) -> dict[str, Any]:
+    """The document with the content of every file that it names and the paths of its workload made absolute, all
+    relative to `folder`; the same object where it names none. tell: takes a warning. Raises InvalidValue."""
+    document = with_own_paths(with_model_file(document, folder), folder, tell)
     if not is_path(named := named_site(document)):
         return document
     with problems_as(InvalidValue, f"runner.{SITE}"):
         site = read_site_file(folder / str(named))
     return {**document, "runner": {**document["runner"], SITE: plain(site)}}
+
+
+def with_own_paths(document: dict[str, Any], folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The document with OWN_PATHS made absolute. What is there from the present folder alone, from where they once
+    counted, is taken from there, with a warning."""
+
+    def placed(value: Any, steps: Sequence[str]) -> Any:
+        if not steps and isinstance(value, str) and value:
+            own = os.path.abspath(folder / value)
+            if os.path.exists(own) or not os.path.exists(value):
+                return own
+            tell(f"{value} is taken from the present folder, since {own} is not there; write it relative to the spec")
+            return os.path.abspath(value)
+        if not steps or not isinstance(value, Mapping):
+            return value
+        names = value if steps[0] == "*" else {steps[0]} & value.keys()
+        return {**value, **{name: placed(value[name], steps[1:]) for name in names}}
+
+    whole = document
+    for path in OWN_PATHS:
+        whole = placed(whole, ("workload", *path))
+    return document if whole == document else whole
 
 
 def with_model_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:

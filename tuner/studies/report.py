@@ -58,7 +58,7 @@ def _sections(loaded: LoadedStudy, report: StudyReport, evidence: Evidence) -> I
     if found_at := list(sources(report)):
         columns = ["published figure", "source", "how sure"]
         yield Section(heading="Sources", tables=[PageTable(columns=columns, rows=found_at)])
-    columns = ["campaign", "search", "runner", "trials", "best, by its objective", "setting"]
+    columns = ["campaign", "search", "runner", "trials", "best, by its objective", "plan"]
     rows = [_campaign(run) for runs in evidence.values() for run in runs]
     yield Section(
         heading="Campaigns", tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({3}))], new_page=True

@@ -6,8 +6,8 @@ test("failures are told by kind, the most frequent first, and none that did not 
   expect(failureWords({})).toBe("");
 });
 
-test("what is beyond the budget was measured again", () => {
-  expect([trialsOf(4, 0, 6), trialsOf(6, 0, 6), trialsOf(8, 3, 6)]).toEqual(["4 of 6 trials", "6 of 6 trials", "5 of 6 trials, 3 again"]);
+test("what is beyond the budget is a second run", () => {
+  expect([trialsOf(4, 0, 6), trialsOf(6, 0, 6), trialsOf(8, 3, 6)]).toEqual(["4 of 6 trials", "6 of 6 trials", "5 of 6 trials, 3 second runs"]);
 });
 
 test("a trial without a verdict says how far it is", () => {

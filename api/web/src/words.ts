@@ -81,7 +81,7 @@ export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause,
   return counts.filter(([, count]) => count > 0).sort(([, a], [, b]) => b - a);
 }
 
-/** Trials done of the budget's. The best are measured again beyond it. */
+/** Trials done of the budget's. Second runs are beyond it. */
 export function trialsOf(done: number, again: number, budget: number): string {
-  return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${count(again)} again` : ""}`;
+  return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${count(again)} second run${again > 1 ? "s" : ""}` : ""}`;
 }

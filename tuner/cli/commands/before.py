@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from signal import SIGHUP, SIGTERM, signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -276,6 +277,8 @@ def import_(
     name, origin = "process", f"process {pid}"
     try:
         if capture:
+            for end in (SIGTERM, SIGHUP):  # so that its folder is removed then too
+                signal(end, lambda number, _: sys.exit(128 + number))
             devices = cluster_presets()[cluster]["devices_per_node"] if cluster else None
             captured = capture_calls(words, given, devices=devices)
             imported = read_captured(captured, start, format_)

@@ -95,10 +95,7 @@ def knobs(
 ) -> None:
     """List the catalogs that `catalogs: [NAME]` in a spec takes, or show one: each knob, its values, how a job is told,
     its source, and its risk. `catalogs: [CATALOG.KNOB]` takes one knob."""
-    from rich.constrain import Constrain
-
-    from meshtune.tuner.cli.render.display import WIDEST
-    from meshtune.tuner.cli.render.knobs import catalog_lines, catalogs_table
+    from meshtune.tuner.cli.render.knobs import catalog_lines, catalogs_lines
     from meshtune.tuner.results.views import catalogs_view
     from meshtune.tuner.specs.knobs import read_catalogs
 
@@ -106,8 +103,7 @@ def knobs(
     if catalog and catalog not in known:
         raise WrongCall(f"no catalog is called {catalog!r}; {did_you_mean(catalog, known)}")
     shown = {catalog: known[catalog]} if catalog else known
-    hint = "show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]"
-    page = catalog_lines(catalog, known[catalog]) if catalog else (Constrain(catalogs_table(known), WIDEST), hint)
+    page = catalog_lines(catalog, known[catalog]) if catalog else catalogs_lines(known)
     print_found(catalogs_view(shown), page, as_json)
 
 

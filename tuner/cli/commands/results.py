@@ -36,7 +36,7 @@ _END = "--"
 _OWN = "meshtune.sbatch.arguments"
 
 
-@app.command(rich_help_panel=PANEL, short_help="Print the best settings and the gain over the baseline.")
+@app.command(rich_help_panel=PANEL, short_help="Print the best plans and the gain over the baseline.")
 @placed
 def best(
     campaign: CampaignId,
@@ -44,7 +44,7 @@ def best(
     top: Annotated[int, typer.Option(min=1, help="How many settings.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the best settings measured, with intervals, memory and the gain over the baseline."""
+    """Print the best plans measured, with intervals, memory and the gain over the baseline."""
     from meshtune.runners.documents import plain
     from meshtune.tuner.cli.telling import print_best
     from meshtune.tuner.results.ranking import rank
@@ -57,7 +57,7 @@ def best(
         print_best(record.campaign, record.trials, top)
 
 
-@app.command(rich_help_panel=PANEL, short_help="Write a setting in the words of a program or scheduler.")
+@app.command(rich_help_panel=PANEL, short_help="Write a plan in the words of a program or scheduler.")
 @placed
 def export(
     campaign: CampaignId,
@@ -72,7 +72,7 @@ def export(
         list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
     ] = None,
 ) -> None:
-    """Write a setting as setting.json and as the job file that measures it again, or in another program's words."""
+    """Write a plan as setting.json and as the job file that measures it again, or in another program's words."""
     from meshtune.search_spaces.checks import InvalidValue
     from meshtune.tuner.results import export as exports
     from meshtune.tuner.specs.document import parse_options
@@ -137,9 +137,9 @@ def confirm(
     ] = "recommended",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a setting and the baseline with another program, in a campaign of the two, and compare again.
+    """Measure a plan and the baseline with another program, in a campaign of the two, and compare again.
 
-    Without a measured baseline the best other plan takes its place. Exit code 0: the setting is faster there too; 1: it
+    Without a measured baseline the best other plan takes its place. Exit code 0: the plan is faster there too; 1: it
     is not, or was not measured.
     """
     from meshtune.tuner.cli.at_home import open_campaign
@@ -236,7 +236,7 @@ def _write(output: Path, body: bytes) -> None:
     console.print(f"wrote {output}", soft_wrap=True)
 
 
-@app.command(rich_help_panel=PANEL, short_help="Measure settings again: does their order hold?")
+@app.command(rich_help_panel=PANEL, short_help="Measure plans again: does their order hold?")
 @placed
 def rerun(
     campaign: CampaignId,
@@ -245,7 +245,7 @@ def rerun(
         list[str] | None, typer.Argument(help="Numbers, or words as of `export --trial`; default: best worst.")
     ] = None,
 ) -> None:
-    """Measure settings once more, by fresh jobs, and say whether their order holds.
+    """Measure plans once more, by fresh jobs, and say whether their order holds.
 
     Stores nothing; with --server these are second runs of the campaign."""
     from meshtune.tuner.campaign.units import number

@@ -236,13 +236,12 @@ def create(
 @placed
 def list_tokens(place: HomePlace) -> None:
     """Show all tokens, those that open nothing any more included, and what of their quotas is used."""
-    from rich.table import Table
-
     from meshtune.tuner.cli.at_home import open_service
+    from meshtune.tuner.cli.render.terminal import new_table
 
     now = time.time()
     with open_service(place) as service:
-        table = Table(*COLUMNS)
+        table = new_table("", *COLUMNS, spare=[*COLUMNS[:0:-1]])
         wrong: list[str] = []
         for token in service.store.access.tokens(wrong):
             table.add_row(*_row(service, token, now))

@@ -61,8 +61,8 @@ def _made(simulated: bool) -> str:
 def _winners(winners: Sequence[Winner], made: str) -> list[Table | Text]:
     if not winners:
         return [Text(f"No plan was {made}, so none wins")]
-    columns = ("#", "trial", "setting", "step", "time by part, %")
-    table = new_table("Why the best plans win", *columns, right=["step"])
+    columns = ("#", "trial", "plan", "step", "time by part, %")
+    table = new_table("Why the best plans win", *columns, right=["step"], spare=columns[3:])
     for winner in winners:
         shares = shares_text((part.part, part.share) for part in winner.parts)
         table.add_row(str(winner.rank), str(winner.trial), winner.plan_key, seconds(winner.step_s), shares or "-")
@@ -73,7 +73,7 @@ def _sensitivity(sensitivity: Sensitivity) -> list[Table | Text]:
     if sensitivity.nothing:
         return [Text(f"Which knobs matter: not known, {sensitivity.nothing}")]
     title = f"Which knobs matter ({sensitivity.method} on {sensitivity.plans} plans)"
-    table = new_table(title, "knob", "share of variance", "", right=["share of variance"])
+    table = new_table(title, "knob", "share of variance", "", right=["share of variance"], spare=[""])
     for one in sensitivity.importances:
         table.add_row(one.knob, percent(one.share), "#" * round(BAR * one.share))
     return [table]
@@ -93,9 +93,8 @@ def _failures_by_value(failures: Failures) -> list[Table | Text]:
     failing = {one.knob for one in failures.by_value if one.failed}
     if not failing:
         return []
-    table = new_table(
-        "Failures by value of a knob", "knob", "value", "trials", "failed", "why", right=["trials", "failed"]
-    )
+    columns = ("knob", "value", "trials", "failed", "why")
+    table = new_table("Failures by value of a knob", *columns, right=columns[2:4], spare=["why"])
     for one in failures.by_value:
         if one.knob in failing and one.trials:
             causes = ", ".join(f"{count} {cause}" for cause, count in one.causes.items())
@@ -126,10 +125,10 @@ def _hindsight(check: ForecastCheck, made: str) -> list[Table | Text]:
 
 
 def _forecasts(check: ForecastCheck, made: str) -> Table:
-    numbers = ("trial", "expected (95 %)", made, "off by")
-    table = new_table("", *numbers, "", "setting", right=numbers)
+    columns = ("trial", "expected (95 %)", made, "off by", "interval", "plan")
+    table = new_table("", *columns, right=("trial", made, "off by"), spare=("interval", made))
     for one in check.forecasts:
-        outside = "" if one.within else "outside"
+        outside = "inside" if one.within else "outside"
         expected, measured = interval_s(one.expected_s), seconds(one.measured_s)
         table.add_row(str(one.trial), expected, measured, signed(one.ratio - 1), outside, one.plan_key)
     return table
@@ -157,7 +156,7 @@ def recommendation_lines(best: BestKnown) -> Iterator[str]:
     yield best.reason
     for source in best.sources:
         versions = ", ".join(f"{name} {version}" for name, version in sorted(source.software.items()))
-        twice = ", measured twice" if source.confirmed else ""
+        twice = ", with a second run" if source.confirmed else ""
         notes = "; ".join([versions or "software unknown", *([", ".join(source.differs)] if source.differs else [])])
         speed_text = f"{number(source.tokens_per_s.value)} tokens/s"
         yield f"from {source.campaign}, trial {source.trial}: {source.plan_key}, {speed_text}{twice}; {notes}"
@@ -178,6 +177,6 @@ def revalidation_lines(revalidation: Revalidation) -> Iterator[str | Text]:
 
 def handover_lines(check: HandoverCheck) -> Iterator[str | Text]:
     """The two plans, and the finding."""
-    yield f"the setting, trial {check.trial} of {check.campaign}: {check.plan_key}"
+    yield f"the plan, trial {check.trial} of {check.campaign}: {check.plan_key}"
     yield f"{check.against}: {check.against_key}"
     yield Text(check.words, style="green" if check.confirmed else "red")

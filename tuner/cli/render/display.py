@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
-from rich.constrain import Constrain
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -37,8 +36,6 @@ from meshtune.tuner.results.winners import winners_of
 if TYPE_CHECKING:  # which loads the database
     from meshtune.tuner.service.views.campaigns import CampaignView
 
-# Of a terminal that shows two windows side by side; long settings wrap.
-WIDEST = 120
 # A part that rounds to nothing is left out.
 LEAST_SHARE = 0.005
 # So much of the first failed trial's log is told as it comes.
@@ -52,9 +49,9 @@ _COLOURS: Mapping[str, str] = {
 
 
 def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> RenderableType:
-    """The ranking: settings with their throughput, its interval, memory of tensors and the gain over the baseline.
+    """The ranking: plans with their throughput, its interval, memory of tensors and the gain over the baseline.
 
-    A setting that was measured again is shown with both trials, by its second runs, and by its first run beside.
+    A plan with second runs is shown with both trials, by its second runs, and by its first run beside.
     Marked: `!` what is never recommended (`best_notes` says why), `*` the front, where the spec asks for one.
     """
     spec = campaign.spec
@@ -63,12 +60,13 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
     again = any(entry.confirmation is not None for entry in shown)
     first = ["first run"] if again else []
     numbers = (yardstick_of(spec).unit, "90 % interval", *first, "step", "memory/rank", "gain over baseline")
-    table = new_table(f"Best settings of {campaign.id}", "#", "trial", "setting", right=numbers)
-    for entry, setting in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
+    spare = ("memory/rank", "first run", "step", "90 % interval")
+    table = new_table(f"Best plans of {campaign.id}", "#", "trial", "plan", *numbers, right=numbers[:-1], spare=spare)
+    for entry, plan in zip(shown, settings([entry.trial.plan for entry in shown]), strict=True):
         table.add_row(
             str(entry.rank),
             f"{_trials(entry)}{'' if entry.usable else ' !'}{' *' if entry in front else ''}",
-            setting,
+            plan,
             number(entry.objective.value),
             f"{number(entry.objective.low)} - {number(entry.objective.high)}",
             *([number(entry.first_run.value)] if again else []),
@@ -77,32 +75,32 @@ def best_table(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> Rende
             _gain(entry),
             style="bold" if entry.usable and entry.rank == 1 else "" if entry.usable else "red",
         )
-    return Constrain(table, WIDEST)
+    return table
 
 
 def _gain(entry: Ranked) -> str:
     """Of first runs without its interval, which says nothing of how far runs lie apart."""
     if entry.gain is None or entry.trial.origin is Origin.BASELINE:
         return "-" if entry.gain is None else "baseline"
-    return entry.gain_text if entry.gain_rounds else f"{100 * entry.gain.value:+.1f} %, unconfirmed"
+    return entry.gain_text if entry.gain_rounds else f"{100 * entry.gain.value:+.1f} %, first run"
 
 
 def front_table(campaign: Campaign, ranking: Sequence[Ranked]) -> RenderableType:
-    """The Pareto front, the fastest first: what each setting leaves of the device's memory on its fullest rank."""
+    """The Pareto front, the fastest first: what each plan leaves of the device's memory on its fullest rank."""
     numbers = (yardstick_of(campaign.spec).unit, "slower", "headroom", "of the device")
-    table = new_table("Front of speed and memory left over", "trial", "setting", right=numbers)
+    table = new_table("Front of speed and memory left over", "trial", "plan", right=numbers, spare=numbers[:0:-1])
     front = front_of(ranking)
-    for entry, setting in zip(front, settings([entry.trial.plan for entry in front]), strict=True):
+    for entry, plan in zip(front, settings([entry.trial.plan for entry in front]), strict=True):
         headroom_bytes = entry.headroom_bytes or 0.0
         table.add_row(
             _trials(entry),
-            setting,
+            plan,
             number(entry.objective.value),
             f"{0 - 100 * entry.over(front[0]).value:.1f} %",
             gibibytes(round(headroom_bytes)),
             f"{headroom_bytes / campaign.spec.cluster.device.memory_bytes:.0%}",
         )
-    return Constrain(table, WIDEST)
+    return table
 
 
 def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[Text]:
@@ -137,15 +135,15 @@ def best_notes(campaign: Campaign, ranking: Sequence[Ranked], top: int) -> list[
 
 def _confirmation_note(entry: Ranked, confirmation: Confirmation) -> Text:
     again, first = confirmation.trial, f"{number(entry.first_run.value)} {entry.unit}"
-    said = f"trial {entry.trial.number} measured again by trial {again.number}"
+    said = f"trial {entry.trial.number}, second run (trial {again.number})"
     if confirmation.runs > 1:
-        said = f"trial {entry.trial.number} measured {confirmation.runs} times again"
+        said = f"trial {entry.trial.number}, {confirmation.runs} second runs"
     if confirmation.change is not None:
         value = f"{number(entry.objective.value)} after {first}"
         return Text(f"{said}: {value} ({100 * confirmation.change:+.1f} % in speed)")
     if entry.failed_again:
         return Text(f"! {said}: {again.verdict} after {first}; never recommended", style="red")
-    return Text(f"{said}: {again.verdict}, which says nothing of the setting", style="yellow")
+    return Text(f"{said}: {again.verdict}, which says nothing of the plan", style="yellow")
 
 
 def shares_text(shares: Iterable[tuple[str, float]], unit: str = "") -> str:
@@ -173,14 +171,15 @@ def time_notes(name: str, measured: Measurement) -> list[Text]:
 def trials_table(trials: Sequence[Trial], rate: str = "tokens/s") -> Table:
     """Every trial with how it ended, and its speed in `rate`. Knobs that are alike in all of them stand below."""
     plans = [trial.plan for trial in trials]
-    table = new_table("Trials", "trial", "setting", "chosen by", "state", "step", rate, "attempts", "reason")
-    table.caption, table.caption_justify = alike_note(plans) or None, "left"
-    for trial, setting in zip(trials, settings(plans), strict=True):
+    columns = ("trial", "plan", "chosen by", "state", "step", rate, "attempts", "reason")
+    table = new_table("Trials", *columns, right=columns[4:7], spare=("attempts", "chosen by", rate, "step", "reason"))
+    table.caption = alike_note(plans) or None
+    for trial, plan in zip(trials, settings(plans), strict=True):
         measured = trial.measurement
         table.add_row(
             str(trial.number),
-            setting,
-            str(trial.origin),
+            plan,
+            origin_text(trial),
             state_text(trial),
             "-" if measured is None else seconds(measured.step_time_s),
             "-" if measured is None else number(measured.tokens_per_s),
@@ -200,7 +199,8 @@ class CampaignRow:
 
 
 def campaigns_table(rows: Sequence[CampaignRow]) -> Table:
-    table = new_table("Campaigns", "campaign", "state", "created", "trials", "legal plans", "reason")
+    columns = ("campaign", "state", "created", "trials", "legal plans", "reason")
+    table = new_table("Campaigns", *columns, spare=("legal plans", "created", "reason", "trials"))
     for row in rows:
         campaign = row.campaign
         shares = ", ".join(f"{count} {name}" for name, count in sorted(row.counts.items()))
@@ -351,6 +351,10 @@ def left(campaign: Campaign, trials: Sequence[Trial]) -> str:
     if budget.wall_time_s is not None:
         estimates.append(max(0.0, budget.wall_time_s - campaign.elapsed_s))
     return seconds(max(1, round(min(estimates)))) if estimates else "?"
+
+
+def origin_text(trial: Trial) -> str:
+    return "second run" if trial.origin is Origin.CONFIRMATION else str(trial.origin)
 
 
 def state_text(trial: Trial) -> Text:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from meshtune.runners.devices.facts import Accelerator, Host, Machine
@@ -124,11 +123,10 @@ def _self_test(test: SelfTest) -> Iterator[tuple[str, str]]:
         yield "self-test: devices", "failed" if devices.failure else devices.reason
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[Table | Text]:
+def _findings(findings: Sequence[Finding]) -> Iterator[Text]:
     if not findings:
         yield Text("Nothing was found that would go wrong.", style="green")
         return
-    table = new_table("What would go wrong, and how to mend it", "", "found", "mend")
+    yield Text("What would go wrong, and how to mend it", style="italic")
     for finding in findings:
-        table.add_row(Text(finding.level, style=_COLOURS[finding.level]), finding.found, finding.mend)
-    yield table
+        yield Text.assemble((finding.level, _COLOURS[finding.level]), f": {finding.found}\n    {finding.mend}")

@@ -47,11 +47,11 @@ def _alike(plans: Sequence[Plan]) -> Mapping[str, KnobValue]:
     return {name: value for name, value in first.items() if all(own.get(name) == value for own in others)}
 
 
-def catalogs_table(catalogs: Mapping[str, Sequence[Knob]]) -> Table:
-    table = new_table("", "catalog", "knobs", "their names", right=["knobs"])
+def catalogs_lines(catalogs: Mapping[str, Sequence[Knob]]) -> Iterator[Text]:
     for name, knobs in catalogs.items():
-        table.add_row(name, str(len(knobs)), ", ".join(knob.name.removeprefix(f"{name}_") for knob in knobs))
-    return table
+        names = ", ".join(knob.name.removeprefix(f"{name}_") for knob in knobs)
+        yield Text.assemble((name, "bold"), f", {len(knobs)} knobs: {names}")
+    yield Text("show one: meshtune knobs NAME; in a spec: catalogs: [NAME] or [NAME.KNOB]")
 
 
 def catalog_lines(name: str, knobs: Sequence[Knob]) -> Iterator[Text]:
@@ -82,7 +82,7 @@ def _lines(knob: Knob) -> Iterator[str]:
 def knobs_table(space: Space, counts: Sequence[KnobCount]) -> Table:
     title = f"What knobs add: {space.plans} plans of {len(space)} layouts"
     columns = ("knob", "values", "when", "active in", "plans without it", "times")
-    table = new_table(title, *columns, right=["active in", "plans without it", "times"])
+    table = new_table(title, *columns, right=columns[3:], spare=("plans without it", "active in", "when"))
     for one in counts:
         gone = f" (nor {', '.join(one.gone)})" if one.gone else ""
         table.add_row(
@@ -99,7 +99,8 @@ def knobs_table(space: Space, counts: Sequence[KnobCount]) -> Table:
 def scaling_table(points: Sequence[SizePoint]) -> Table:
     """The best of each size, against the smallest one."""
     numbers = ("nodes", "devices", points[0].speed_unit, "per device", "speed-up", "efficiency", points[0].cost_unit)
-    table = new_table("Best of each size", *numbers, "trial", "setting", right=numbers)
+    spare = ("trial", "devices", points[0].cost_unit, "per device", "speed-up")
+    table = new_table("Best of each size", *numbers, "trial", "plan", right=numbers, spare=spare)
     for one in points:
         table.add_row(
             str(one.nodes),

@@ -41,15 +41,15 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
         *(fits or []),
         *quote.memory_needs,
     ]
-    steps = "steps until its time limit at most" if cost.steps is None else f"{cost.steps[0]} to {cost.steps[1]} steps"
-    within = "" if cost.device_hours.p50 is None else "; of 10 campaigns 8 are within the brackets"
+    steps = "as many steps as its time limit allows" if cost.steps is None else "{} to {} steps".format(*cost.steps)
+    within = "" if cost.device_hours.p50 is None else "; 8 of 10 campaigns are within the brackets"
     missing = [f"  {one.path}: {one.message}" for one in quote.missing]
     below = [
         *(["no times can be predicted:" if known else "nothing is predicted:", *missing] if missing else []),
         *([ranked_by(known=not quote.missing)] if known else []),
-        f"cost: {runs_text(cost.first_runs, cost.second_runs)} of {steps} and {seconds(cost.startup_s)} to start, "
-        f"{_range(cost.trial_s, seconds)} each: {_range(cost.wall_s, seconds)} of wall time, "
-        f"{_range(cost.device_hours, number)} device-hours{within}",
+        f"cost: {_range(cost.wall_s, seconds)} of wall time and {_range(cost.device_hours, number)} device-hours, for "
+        f"{runs_text(cost.first_runs, cost.second_runs).rstrip(',')}{within}",
+        f"  each run: {seconds(cost.startup_s)} to start, then {steps}: {_range(cost.trial_s, seconds)} in all",
         *cost.ends_before,
         *quote.limits.words,
         *([f"basis: {quote.basis.words}"] if known else []),
@@ -98,7 +98,7 @@ def exact_memory_parts(exact: ExactMemory) -> list[Table | Text]:
     """A table of the ranks, and whether they fit."""
     plan, device = exact.plan, exact.memory_bytes
     numbers = ("stage", "rank", "peak", "of the device", "lasting", "parameters")
-    table = new_table(plan.key, *numbers, "how", right=numbers)
+    table = new_table(plan.key, *numbers, "how", right=numbers, spare=("how", "parameters", "lasting"))
     for peak in exact.peaks:
         share = f"{peak.peak_bytes / device:.0%}"
         cells = (peak.stage, peak.rank, gibibytes(peak.peak_bytes), share, gibibytes(peak.lasting_bytes))
@@ -136,7 +136,8 @@ def _best_table(quote: Quote) -> Table:
     numbers = (*speeds, "peak memory", "of device", "P(fits)")
     title = "Predicted best" if known else "Predicted to need the least memory"
     parts = ["time by part, %"] if known else []
-    table = new_table(title, "#", "setting", *numbers, *parts, right=("#", *numbers))
+    spare = ("time by part, %", "TFLOP/s/device", "of device", "MFU", "step (95 %)", "peak memory")
+    table = new_table(title, "#", "plan", *numbers, *parts, right=("#", *numbers), spare=spare)
     for position, one in enumerate(quote.best, start=1):
         cells = [str(position), one.plan_key]
         if one.speed is not None:
@@ -197,8 +198,8 @@ def projection_parts(sizes: Projection) -> list[Table | Text]:
 
 def _noted(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
     """Each note once, with the rows that have it."""
-    notes = dict.fromkeys(row.note for row in rows if row.note)
-    return [(note, [row for row in rows if row.note == note]) for note in notes]
+    notes = dict.fromkeys(note for row in rows if (note := row.note or row.reason))
+    return [(note, [row for row in rows if note in (row.note, row.reason)]) for note in notes]
 
 
 def _nodes(rows: Sequence[Row]) -> str:
@@ -209,8 +210,9 @@ def _table(rows: Sequence[Row], tokens: float | None) -> Table:
     sizes = ("nodes", "devices", "batch")
     speeds = ("step (95 %)", "tokens/s", "MFU (95 %)", "P(fits)", "speed-up", "efficiency")
     run = () if tokens is None else (f"days for {tokens:.3g} tokens", "device-hours")
-    columns = (*sizes, "setting", *speeds, *run, "time by part, %")
-    table = new_table(TITLES[rows[0].scaling], *columns, right=(*sizes, *speeds, *run))
+    columns = (*sizes, "plan", *speeds, *run, "time by part, %")
+    spare = ("time by part, %", "batch", "MFU (95 %)", "P(fits)", *run[::-1], "devices", "speed-up", "step (95 %)")
+    table = new_table(TITLES[rows[0].scaling], *columns, right=(*sizes, *speeds, *run), spare=spare)
     for row in rows:
         batch = "-" if row.global_batch_size is None else str(row.global_batch_size)
         table.add_row(str(row.nodes), str(row.devices), batch, *_cells(row, tokens))
@@ -220,7 +222,7 @@ def _table(rows: Sequence[Row], tokens: float | None) -> Table:
 def _cells(row: Row, tokens: float | None) -> list[str]:
     best = row.best
     if best is None or best.speed is None:
-        return [row.reason]
+        return ["none"]
     speed = best.speed
     # The interval of MFU is that of the throughput.
     mfu = speed.tokens_per_s.times(speed.mfu / speed.tokens_per_s.value)
@@ -244,7 +246,7 @@ def _cells(row: Row, tokens: float | None) -> list[str]:
 def calibrations_table(calibrations: Sequence[CalibrationView]) -> Table:
     numbers = ("devices", "trials", "scatter of times")
     columns = ("campaign", "made (UTC)", "device", "framework", "version", "model")
-    table = new_table("", *columns, *numbers, right=numbers)
+    table = new_table("", *columns, *numbers, right=numbers, spare=("version", "made (UTC)", *numbers, "framework"))
     for one in calibrations:
         cells = (one.campaign, f"{one.created_at:%Y-%m-%d %H:%M}", one.device, one.framework, one.version or "-")
         table.add_row(*cells, one.model, str(one.devices), str(one.trials), percent(one.time_log_sd))

@@ -15,13 +15,12 @@ from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.eligibility import unconfirmed_knobs
-from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial
+from meshtune.tuner.campaign.trial import Attempt, Expectation, Trial
 from meshtune.tuner.campaign.units import gibibytes, number, seconds
 from meshtune.tuner.campaign.waiting import wait_text
-from meshtune.tuner.cli.render.display import ended_text, pruned_text, state_text, time_notes
+from meshtune.tuner.cli.render.display import ended_text, origin_text, pruned_text, state_text, time_notes
 from meshtune.tuner.cli.render.terminal import new_table
 
-_AGAIN = " (a plan that was measured before, once more)"
 # What a verdict says of the memory; the others say nothing.
 _FITS: Mapping[Verdict, str] = {Verdict.OK: "it fits", Verdict.PRUNED: "it fits", Verdict.OOM: "out of memory"}
 
@@ -32,12 +31,15 @@ def trial_page(trial: Trial, knobs: Sequence[Knob] = (), rate: str = "tokens/s")
     outcome = trial.outcome
     lines: list[RenderableType] = [
         Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),
-        Text(f"chosen by: {trial.origin}{_AGAIN if trial.origin is Origin.CONFIRMATION else ''}"),
+        Text(f"chosen by: {origin_text(trial)}"),
         Text("plan: " + ", ".join(f"{name} {value}" for name, value in trial.plan.axes_as_dict().items())),
         *_knobs(trial, knobs),
         Text.assemble("verdict: " if trial.state.final else "state: ", state_text(trial)),
         attempts_table(trial),
     ]
+    for attempt in trial.attempts:
+        reason = wait_text(attempt) if attempt.outcome is None else attempt.outcome.reason.strip()
+        lines += [Text(f"attempt {attempt.number}: {reason}")] if reason else []
     lines += [
         Text(f"attempt {attempt.number} was to keep away from {', '.join(attempt.avoid)}, where it could")
         for attempt in trial.attempts
@@ -73,10 +75,12 @@ def _knobs(trial: Trial, knobs: Sequence[Knob]) -> list[Text]:
 
 
 def attempts_table(trial: Trial) -> Table:
-    """Every attempt with how it ended, in full; its nodes where any are known, with `!` at those that failed."""
+    """Every attempt with how it ended; its nodes where any are known, with `!` at those that failed."""
     located = any(attempt.nodes or attempt.failed_nodes for attempt in trial.attempts)
     nodes = ["nodes"] if located else []
-    table = new_table("Attempts", "attempt", "job", *nodes, "ended", "ran for", "rank", "phase", "reason")
+    table = new_table(
+        "Attempts", "attempt", "job", *nodes, "ended", "ran for", "rank", "phase", spare=("phase", "rank", *nodes)
+    )
     for attempt in trial.attempts:
         outcome = attempt.outcome
         table.add_row(
@@ -87,7 +91,6 @@ def attempts_table(trial: Trial) -> Table:
             seconds(attempt.running_s) if attempt.running_s else "-",
             "-" if outcome is None or outcome.failed_rank is None else str(outcome.failed_rank),
             (outcome.phase if outcome else None) or "-",
-            outcome.reason.strip() if outcome else wait_text(attempt),
         )
     return table
 
@@ -125,7 +128,9 @@ def ranks_table(measured: Measurement) -> Table:
     if profile is not None:
         columns += [("stage", [str(stage) for stage in profile.stages]), *_part_columns(profile)]
     columns = [(name, values) for name, values in columns if values]
-    table = new_table("Ranks", right=("rank", *(name for name, _ in columns)))
+    table = new_table(
+        "Ranks", right=("rank", *(name for name, _ in columns)), spare=[name for name, _ in columns[:0:-1]]
+    )
     for rank, row in enumerate(zip_longest(*(values for _, values in columns), fillvalue="-")):
         table.add_row(str(rank), *row)
     return table

@@ -123,7 +123,7 @@ def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> S
         return Section(heading="What was found", prose=["Nothing was measured."])
     rows = [
         ("trial", *(str(entry.trial.number) for _, entry in shown)),
-        ("setting", *(entry.trial.plan.key for _, entry in shown)),
+        ("plan", *(entry.trial.plan.key for _, entry in shown)),
         (unit, *(_interval(entry.objective) for _, entry in shown)),
         ("by", *(entry.runs_text for _, entry in shown)),
         (f"{unit}, by its first run", *(number(entry.first_run.value) for _, entry in shown)),
@@ -173,8 +173,8 @@ def _parts(winners: Winners, ranking: Sequence[Ranked]) -> Section:
 def _again(ranking: Sequence[Ranked]) -> Section:
     again = [entry for entry in ranking if entry.confirmation is not None]
     if not again:
-        return Section(heading="Second runs", prose=["Nothing was measured again."])
-    columns = ("trial", "setting", "second runs", "first run", "mean of second runs", "change")
+        return Section(heading="Second runs", prose=["No plan has a second run."])
+    columns = ("trial", "plan", "second runs", "first run", "mean of second runs", "change")
     rows = []
     for entry in again:
         confirmation = entry.confirmation
@@ -185,7 +185,7 @@ def _again(ranking: Sequence[Ranked]) -> Section:
         value = NONE if confirmation.change is None else _interval(entry.objective)
         runs = str(confirmation.runs)
         rows.append((str(entry.trial.number), entry.trial.plan.key, runs, number(entry.first_run.value), value, change))
-    prose = ["First runs chose these settings, so the best of them are fast by luck too; their second runs tell."]
+    prose = ["First runs chose these plans, so the best of them are fast by luck too; their second runs tell."]
     return Section(
         heading="Second runs",
         prose=prose,
@@ -195,7 +195,7 @@ def _again(ranking: Sequence[Ranked]) -> Section:
 
 
 def _scaling(points: Sequence[SizePoint]) -> Section:
-    columns = ("nodes", "devices", "trial", "setting", points[0].speed_unit, "efficiency", points[0].cost_unit)
+    columns = ("nodes", "devices", "trial", "plan", points[0].speed_unit, "efficiency", points[0].cost_unit)
     rows = [
         (
             *(str(one.nodes), f"{one.devices:,}", str(one.trial), one.plan_key, number(one.tokens_per_s.value)),
@@ -205,9 +205,7 @@ def _scaling(points: Sequence[SizePoint]) -> Section:
     ]
     return Section(
         heading="Scaling",
-        prose=[
-            "The best measured setting of each size; efficiency is speed per device over that of the smallest size."
-        ],
+        prose=["The best measured plan of each size; efficiency is speed per device over that of the smallest size."],
         pictures=[drawn(settings.scaling_by_size(points), "Scaling")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
     )
@@ -235,7 +233,7 @@ def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
         "trial",
         "by",
         "outcome",
-        "setting",
+        "plan",
         yardstick.unit,
         "step",
         "expected",
@@ -272,7 +270,7 @@ def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
 
 
 def _comparison_section(comparison: Comparison) -> Section:
-    columns = ("campaign", "nodes", "devices", "model", "setting", "tokens/s/device", "efficiency", "projected")
+    columns = ("campaign", "nodes", "devices", "model", "plan", "tokens/s/device", "efficiency", "projected")
     rows = []
     for one in comparison.campaigns:
         best, projected = one.recommended, None if one.projected is None else one.projected.efficiency
@@ -291,7 +289,7 @@ def _comparison_section(comparison: Comparison) -> Section:
         heading="Campaigns side by side",
         level=1,
         prose=[
-            "The recommended setting of each. Efficiency is speed per device over that of the smallest campaign of the"
+            "The recommended plan of each. Efficiency is speed per device over that of the smallest campaign of the"
             " kind; projected: by that one's physics.",
             *(f"{note}." for note in comparison.notes),
         ],

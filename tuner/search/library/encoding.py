@@ -9,7 +9,7 @@ A knob is one feature, too: a category, the rank of an ordered value, or a numbe
 of 4 or more. Where it is inactive it has the feature of its default.
 
 A plan that was cancelled or lost teaches nothing and is still not proposed again. A plan outside of the space (a
-user's present setting) teaches where it has features (`Encoding.encode`), and is passed over where it has none.
+user's present plan) teaches where it has features (`Encoding.encode`), and is passed over where it has none.
 """
 
 from __future__ import annotations

@@ -60,12 +60,12 @@ class SummaryBaselineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryView:
-    """done: trials that have ended; confirmations: those of them that ran a setting again, beyond the budget;
+    """done: trials that have ended; confirmations: those of them that ran a plan again, beyond the budget;
     second_runs: the fewest and the most such that are planned; in_flight: those that were sent and have not; failed:
     those that ended without a speed and not by intent, and failures: the same by cause. budget: null where it sets no
     limit. device_hours: of jobs that have ended.
 
-    fastest_once: the setting with the best first run. fastest_confirmed: the best of those that were measured again, by
+    fastest_once: the plan with the best first run. fastest_confirmed: the best of those that were measured again, by
     their second runs. recommended: the one to use, for the recommended_reason; `best` has more of it. Each null where
     there is none; the reason then says what would fit, where all ran out of memory.
     """
@@ -138,7 +138,7 @@ class CampaignPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParetoView:
-    """The settings of which none is both slower and fuller than another one, the fastest first."""
+    """The plans of which none is both slower and fuller than another one, the fastest first."""
 
     campaign: str
     front: list[RankedView]

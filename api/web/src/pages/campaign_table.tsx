@@ -31,10 +31,10 @@ export function CampaignTable({ campaigns, sort, onSort, onChange }: TableProps)
           </Head>
           <Head {...head}>Model and cluster</Head>
           <Head {...head}>Progress</Head>
-          <Head {...head} title="The setting to use, and its gain over the baseline">
+          <Head {...head} title="The plan to use, and its gain over the baseline">
             Recommended
           </Head>
-          <Head {...head} title="The best setting by its first run alone, and its gain over the baseline">
+          <Head {...head} title="The best plan by its first run alone, and its gain over the baseline">
             Fastest once
           </Head>
           <Head {...head}>Failures</Head>

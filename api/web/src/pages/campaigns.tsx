@@ -85,7 +85,7 @@ function Found({ page, onChange, filtered }: { page: CampaignPage; onChange: () 
   return (
     <EmptyState title="There are no campaigns yet">
       <p class="muted">
-        A campaign tries settings of one training job on one cluster, by short real runs, and keeps the fastest. Start one
+        A campaign tries plans of one training job on one cluster, by short real runs, and keeps the fastest. Start one
         here, or where the service runs with <code>meshtune run examples/demo.yaml</code>.
       </p>
       <ButtonLink kind="primary" href={href({ page: "new" })}>

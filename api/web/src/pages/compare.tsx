@@ -109,7 +109,7 @@ function Compared({ ids }: { ids: string[] }) {
   return (
     <div class="compared">
       <div class="scaling-pair">
-        <Card title="Speed" aside={<span class="muted small">{said(rows, "tokens")} per second of the recommended settings</span>}>
+        <Card title="Speed" aside={<span class="muted small">{said(rows, "tokens")} per second of the recommended plans</span>}>
           <ScalingChart
             testid="speed-chart"
             label={said(rows, "Tokens per second")}
@@ -178,7 +178,7 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
           <th scope="col" class="num">
             {said(rows, "Tokens/s/device")}
           </th>
-          <th scope="col" class="num" title={said(rows, "Tokens/s per device of the best setting by its first run alone")}>
+          <th scope="col" class="num" title={said(rows, "Tokens/s per device of the best plan by its first run alone")}>
             Fastest once
           </th>
           <th scope="col" class="num">

@@ -102,7 +102,7 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
         <legend>
           <label>
             <input type="checkbox" checked={form.baseline} onChange={(event) => set({ baseline: event.currentTarget.checked })} /> Baseline: the
-            setting in use today runs first
+            plan in use today runs first
           </label>
         </legend>
         {form.baseline && (

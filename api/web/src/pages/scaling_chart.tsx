@@ -50,7 +50,7 @@ export function ScalingChart({ label, measured, projected, format, unit, simulat
   return (
     <div class="scaling" data-testid={testid}>
       {all.length === 0 ? (
-        <p class="muted">None of these campaigns has measured a setting yet.</p>
+        <p class="muted">None of these campaigns has measured a plan yet.</p>
       ) : (
         <Chart
           label={`${label}: ${describe(null)}`}

@@ -1,4 +1,4 @@
-/** What the search expected of the setting when it chose it, beside what came. */
+/** What the search expected of the plan when it chose it, beside what came. */
 import type { TrialView } from "../api/types";
 import { bytes, gain, interval, number, probability, stepTime } from "../format";
 import { Card } from "../ui/basics";

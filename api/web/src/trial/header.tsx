@@ -1,4 +1,4 @@
-/** Which trial this is, how it ended, and the setting for use. */
+/** Which trial this is, how it ended, and the plan for use. */
 import { useState } from "preact/hooks";
 import { useAct } from "../api/act";
 import { newKey, post } from "../api/client";
@@ -19,7 +19,7 @@ interface HeaderProps {
   path: string;
 }
 
-/** A fresh job of the same setting, as a trial of its own. */
+/** A fresh job of the same plan, as a trial of its own. */
 function Again({ campaign, path }: { campaign: CampaignView; path: string }) {
   const may = useCan("launch");
   const changes = useChanges(campaign);
@@ -60,7 +60,7 @@ export function Header({ campaign, trial, path }: HeaderProps) {
           {trial.number + 1 < trials && <ButtonLink kind="quiet" href={at(trial.number + 1)}>{trial.number + 1} →</ButtonLink>}
           <JsonLink path={path} />
           {trial.state === "done" && <Again campaign={campaign} path={path} />}
-          {trial.measurement && <ExportButton path={path} title={`The setting of trial ${trial.number}, for use`} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
+          {trial.measurement && <ExportButton path={path} title={`The plan of trial ${trial.number}, for use`} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
         </div>
       </div>
       <p class="muted">{whyChosen(trial)}</p>

@@ -1,4 +1,4 @@
-/** The knobs of a trial's setting, and what the job said that it saw of them. */
+/** The knobs of a trial's plan, and what the job said that it saw of them. */
 import type { CampaignView, Knob, TrialView } from "../api/types";
 import { UNKNOWN } from "../format";
 import { Card, Chip } from "../ui/basics";

@@ -1,4 +1,4 @@
-/** Whether a setting trains as the baseline does: its first losses beside the baseline's, step by step. */
+/** Whether a plan trains as the baseline does: its first losses beside the baseline's, step by step. */
 
 export interface LossStep {
   readonly step: number;

@@ -1,4 +1,4 @@
-/** The page of one trial: what was measured, what was expected, how each attempt went, and the setting for use. */
+/** The page of one trial: what was measured, what was expected, how each attempt went, and the plan for use. */
 import { useEffect } from "preact/hooks";
 import { useResource } from "../api/resource";
 import { openStream } from "../api/stream";

@@ -16,7 +16,7 @@ export function SizesCard({ campaign, analysis }: { campaign: string; analysis: 
               {["nodes", "devices", points[0]!.speed_unit, "per device", "speed-up", "efficiency", points[0]!.cost_unit, "trial"].map((name) => (
                 <th key={name} scope="col" class="num">{name}</th>
               ))}
-              <th scope="col">setting</th>
+              <th scope="col">plan</th>
             </tr>
           </thead>
           <tbody>

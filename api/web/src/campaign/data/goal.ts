@@ -39,7 +39,7 @@ export function isBetter(goal: Goal, value: number, than: number): boolean {
   return goal.smallerIsBetter ? value < than : value > than;
 }
 
-/** True for a second run of a setting. What is fastest once is so by first runs. */
+/** True for a second run of a plan. What is fastest once is so by first runs. */
 export function isAgain({ origin }: Pick<TrialBrief, "origin">): boolean {
   return origin === "confirmation";
 }

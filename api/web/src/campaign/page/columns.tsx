@@ -54,7 +54,7 @@ export function columnsOf(context: Context): Column[] {
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
     ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, worded(goal, label), (trial) => words(valueOf(trial, name), name, goal), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
-    column("setting", "setting", (trial) => trial.plan_key, { numeric: false, hidden: true }),
+    column("setting", "plan", (trial) => trial.plan_key, { numeric: false, hidden: true }),
     column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
   ];
@@ -91,7 +91,7 @@ function Reached({ trial: { objective: reached }, goal, again }: { trial: TrialB
   return (
     <>
       {bareObjective(reached.value, goal.unit)}
-      {again !== null && <div class="small muted">{bareObjective(again, goal.unit)} again</div>}
+      {again !== null && <div class="small muted">second run: {bareObjective(again, goal.unit)}</div>}
     </>
   );
 }

@@ -37,7 +37,7 @@ export function Enqueue({ campaign, path, start, onDone, onClose }: EnqueueProps
       go(href({ page: "trial", id: campaign.id, number: trial.number }));
     });
   return (
-    <Dialog title="Try a setting by hand" onClose={onClose} testid="enqueue">
+    <Dialog title="Try a plan by hand" onClose={onClose} testid="enqueue">
       <form
         class="pile stretch"
         onSubmit={(event) => {

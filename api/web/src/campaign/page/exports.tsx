@@ -1,4 +1,4 @@
-/** The setting for use: the launch command and files in every format that the service can write. */
+/** The plan for use: the launch command and files in every format that the service can write. */
 import { useState } from "preact/hooks";
 import { withQuery } from "../../api/client";
 import type { Mistake } from "../../api/problem";
@@ -145,14 +145,14 @@ function Options({ options, given, mistakes, onGive }: OptionsProps) {
   );
 }
 
-/** The format is for another program than the one that measured the setting. */
+/** The format is for another program than the one that measured the plan. */
 function Warning({ handover }: { handover: Handover }) {
   return (
     <div class="error-state" role="note" data-testid="handover">
       <p>
         <strong>Not measured with {handover.program}</strong>
       </p>
-      <p>The setting was {handover.warning}.</p>
+      <p>The plan was {handover.warning}.</p>
       <p>{handover.offer}:</p>
       <Text name="Confirm there" text={handover.confirm} testid="confirm-command" />
     </div>

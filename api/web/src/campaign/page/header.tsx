@@ -40,7 +40,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
           </Button>
           <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />
           <More campaign={campaign} path={path} start={start} onChange={() => feed.refresh()} />
-          <ExportButton path={path} title="The recommended setting, for use" simulated={campaign.simulated} disabled={campaign.summary.recommended === null} />
+          <ExportButton path={path} title="The recommended plan, for use" simulated={campaign.simulated} disabled={campaign.summary.recommended === null} />
         </div>
       </div>
       <p class="muted campaign-facts">
@@ -103,7 +103,7 @@ function Worked({ campaign }: { campaign: CampaignView }) {
 function standing({ trouble, reason, search_ended, chance_left }: CampaignView): string[] {
   const ended = search_ended && !reason.includes(search_ended) && `The search has ended: ${search_ended}.`;
   const said = [trouble && `Waiting: ${trouble}.`, reason && `${capital(reason)}.`, ended].filter((words) => words !== false);
-  if (chance_left !== null) said.push(`The chance that a better setting is left: ${probability(chance_left)}.`);
+  if (chance_left !== null) said.push(`The chance that a better plan is left: ${probability(chance_left)}.`);
   return said.filter((words) => words !== "").map((words) => words.replace(/\.\.$/, "."));
 }
 

@@ -35,7 +35,7 @@ export function More({ campaign, path, start, onChange }: MoreProps) {
     <>
       <Menu label="More" testid="more">
         <Button kind="quiet" onClick={() => ask("edit")}>{campaign.extendable ? "Edit, or extend the budget" : "Edit name, tags, notes, budget"}</Button>
-        {goes && <Button kind="quiet" onClick={() => ask("enqueue")}>Try a setting by hand</Button>}
+        {goes && <Button kind="quiet" onClick={() => ask("enqueue")}>Try a plan by hand</Button>}
         {campaign.summary.done > 0 && <Button kind="quiet" onClick={() => ask("revalidate")}>Measure the best again</Button>}
       </Menu>
       {asked === "edit" && <Edit campaign={campaign} path={path} onDone={done} onClose={close} />}
@@ -62,7 +62,7 @@ function Revalidate({ path, onDone, onClose }: Omit<AskedProps, "campaign">) {
     });
   return (
     <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void start()} onClose={onClose}>
-      <p>Fresh jobs run the recommended setting and the baseline once more: whether the gain still holds on the machine as it is now.</p>
+      <p>Fresh jobs run the recommended plan and the baseline once more: whether the gain still holds on the machine as it is now.</p>
       {act.problem && <ErrorState problem={act.problem} />}
     </Confirm>
   );

@@ -49,8 +49,8 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
 }
 
 export function whyChosen({ origin, expectation }: Pick<TrialBrief, "origin" | "expectation">): string {
-  if (origin === "baseline") return "The present setting: what every other is compared with.";
-  if (origin === "confirmation") return "A good setting, measured once more by a fresh job.";
+  if (origin === "baseline") return "The present plan: what every other is compared with.";
+  if (origin === "confirmation") return "A second run of a good plan, by a fresh job.";
   return expectation === null ? "The search expected nothing of it: it explores." : expectationWords(expectation);
 }
 

@@ -1,4 +1,4 @@
-/** The campaign in five figures: what was fastest, by its first run and when measured again, what to use, and the cost. */
+/** The campaign in five figures: what was fastest, by first and by second runs, what to use, and the cost. */
 import type { CampaignView } from "../../api/types";
 import { bareObjective, count, duration, gain, gainInterval, interval, number, objective, share } from "../../format";
 import { href } from "../../router";
@@ -13,9 +13,9 @@ export function Tiles({ campaign }: { campaign: CampaignView }) {
   const { recommended, recommended_is_baseline, fastest_once, fastest_confirmed } = campaign.summary;
   return (
     <div class="tiles two-up" data-testid="tiles">
-      <FoundTile campaign={campaign} found={recommended} label="Recommended" testid="tile-recommended" title="The setting to use, by the rules of the recommendation" baseline={recommended_is_baseline} />
-      <FoundTile campaign={campaign} found={fastest_confirmed} label="Fastest confirmed" testid="tile-confirmed" title="The best of the settings that fresh jobs measured again, by those runs" none="no setting was measured again" />
-      <FoundTile campaign={campaign} found={fastest_once} label="Fastest once" testid="tile-once" title="The best setting by its first run alone, which luck and noise favour" />
+      <FoundTile campaign={campaign} found={recommended} label="Recommended" testid="tile-recommended" title="The plan to use, by the rules of the recommendation" baseline={recommended_is_baseline} />
+      <FoundTile campaign={campaign} found={fastest_confirmed} label="Fastest confirmed" testid="tile-confirmed" title="The best by second runs, by fresh jobs" none="no plan has a second run" />
+      <FoundTile campaign={campaign} found={fastest_once} label="Fastest once" testid="tile-once" title="The best plan by its first run alone, which luck and noise favour" />
       <Budget campaign={campaign} />
       <Failures campaign={campaign} />
     </div>
@@ -73,7 +73,7 @@ function Budget({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }
       note={limits
         .filter(([name, , limit]) => limit !== null || name === "device-hours")
         .map(([name, used, limit, format]) => `${format(used)}${limit === null ? "" : ` of ${format(limit)}`} ${name === "time" ? "" : name}`.trim())
-        .concat(Math.max(again, most) > 0 ? [`${count(again)} of up to ${count(Math.max(again, most))} measured again`] : [])
+        .concat(Math.max(again, most) > 0 ? [`${count(again)} of up to ${count(Math.max(again, most))} second runs`] : [])
         .concat(in_flight > 0 ? [`${count(in_flight)} in flight`] : [])
         .join(" · ")}
     >

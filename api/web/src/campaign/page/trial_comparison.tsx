@@ -1,4 +1,4 @@
-/** Two to five trials side by side: first the settings that differ, then speed, memory and where the time of a step went. */
+/** Two to five trials side by side: first the plans that differ, then speed, memory and where the time of a step went. */
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource";
@@ -22,7 +22,7 @@ interface ComparisonProps {
   dimensions: readonly Dimension[];
 }
 
-/** The recommended setting and the baseline, until others are picked. */
+/** The recommended plan and the baseline, until others are picked. */
 export function TrialComparison({ campaign, goal, trials, dimensions }: ComparisonProps) {
   const { recommended, fastest_once, baseline } = campaign.summary;
   const asked = pickedOf(useFilters());

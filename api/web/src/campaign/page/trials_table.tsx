@@ -17,7 +17,7 @@ import { useGrowing } from "../data/growing";
 import { useRemembered } from "../data/remembered";
 import { inOrder, ROWS } from "../data/rows";
 
-/** Where a row is a card: what says most, and the whole setting as one. Others can be ticked. */
+/** Where a row is a card: what says most, and the whole plan as one. Others can be ticked. */
 const ON_PHONES = ["number", "verdict", "setting", "objective", "gain", "memory"];
 
 interface TrialsTableProps {
