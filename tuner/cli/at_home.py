@@ -19,7 +19,7 @@ from meshtune.tuner.cli.common import WrongCall, console, errors, refuse_unknown
 from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.cli.render.display import CampaignRow
-from meshtune.tuner.cli.spec_file import plan_fields
+from meshtune.tuner.cli.spec_file import fields_in
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, BestKnown, CampaignRecords, LaunchQuestion, best_measured
@@ -109,7 +109,7 @@ class CampaignAtHome:
     def enqueue(self, plan: str) -> tuple[int, str]:
         """The number and the key of the new trial."""
         space = space_of(self.campaign.spec)
-        chosen = space.complete(**plan_fields("PLAN", plan, space.knobs))
+        chosen = space.complete(**fields_in(plan, space.knobs))
         require_legal(chosen, space)
         made = self._service.changing.enqueue(self.id, chosen)
         return made.number, made.plan.key

@@ -21,7 +21,7 @@ from meshtune.tuner.cli.common import console, refuse_unknown
 from meshtune.tuner.cli.following import CampaignNow, ended_trials, follow
 from meshtune.tuner.cli.options import Place
 from meshtune.tuner.cli.render.display import CampaignRow
-from meshtune.tuner.cli.spec_file import plan_fields, read_document, wrong_spec
+from meshtune.tuner.cli.spec_file import fields_in, read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client, body_of
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
@@ -123,7 +123,7 @@ class CampaignAtService:
 
     def enqueue(self, plan: str) -> tuple[int, str]:
         knobs = KnobSet(self.record().campaign.spec.knobs)
-        trial = self._remote.enqueue(plan_fields("PLAN", plan, knobs))
+        trial = self._remote.enqueue(fields_in(plan, knobs))
         return trial.number, trial.plan_key
 
     def worked_on(self) -> Record:

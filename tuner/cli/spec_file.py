@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import InvalidValue, Problem, raising
 from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
@@ -20,6 +18,7 @@ from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
+from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.specs.named_files import HF_CONFIG, with_local_files, with_model_file
 from meshtune.tuner.specs.read import read_spec
 
@@ -117,10 +116,7 @@ def _cluster_in(file: Path) -> object:
     return document["cluster"]
 
 
-def plan_fields(option: str, text: str, knobs: KnobSet) -> dict[str, Any]:
-    """Plan fields from the `name=value,name=value` of an option, values of knobs among them. Raises WrongCall."""
-    given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
-    values = {name: knobs.reading(name, given.pop(name)) for name in knobs.names if name in given}
-    with raising(WrongCall, option, InvalidValue):
-        plan = read_value(Plan, {**given, **({"knobs": values} if values else {})})
-    return {name: getattr(plan, name) for name in (*given, *(["knobs"] if values else []))}
+def fields_in(plan: str, knobs: KnobSet) -> dict[str, Any]:
+    """The fields that the text of a command line names. Raises WrongCall."""
+    with raising(WrongCall, "PLAN", InvalidValue):
+        return plan_fields(plan, knobs)

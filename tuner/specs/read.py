@@ -35,6 +35,7 @@ from meshtune.search_spaces.knobs import KnobSet, sizes_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.plan_names import in_full
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Home
@@ -58,7 +59,7 @@ from meshtune.tuner.prediction.quote import Quote, make_limits, make_quote
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import DEFAULTS, InvalidSpec, find_unstorable
-from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, read_knobs, with_workload_defaults
+from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
 from meshtune.tuner.specs.preflight import preflight
 
@@ -163,6 +164,8 @@ class _Reading:
     refused: Collection[str]
     values: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    # As the document names it, with the names of its fields.
+    baseline: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def noting(self, section: str) -> Iterator[None]:
@@ -205,7 +208,9 @@ class _Reading:
             self.problems.append(Problem("global_batch_size", given))
         self._preset("model", ModelSpec, model_presets())
         self._preset("cluster", ClusterSpec, cluster_presets())
-        self.section("space", Bounds, self.document.get("space", {}))
+        space = self.document.get("space", {})
+        with self.noting("space"):
+            self.section("space", Bounds, in_full(space) if isinstance(space, Mapping) else space)
         self._knobs()
         self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
         self.section("trial", TrialLimits, self.document.get("trial", {}))
@@ -214,10 +219,10 @@ class _Reading:
         self._backend("search", searches())
         self._backend("runner", runners())
         self.values["baseline"] = None
-        if (baseline := self.document.get("baseline")) is not None:
-            if isinstance(baseline, Mapping) and "knobs" in self.values:
-                baseline = baseline_knobs(baseline, KnobSet(self.values["knobs"]))
-            self.section("baseline", Plan, baseline)
+        if self.document.get("baseline") is not None:
+            with self.noting("baseline"):
+                self.baseline = in_full(self.document["baseline"], KnobSet(self.values.get("knobs", ())))
+                self.section("baseline", Plan, self.baseline)
 
     def _knobs(self) -> None:
         if not {KNOBS, CATALOGS} & {*self.refused}:
@@ -379,7 +384,7 @@ def _complete_baseline(reading: _Reading, space: Space, unknown: tuple[str, ...]
     given = reading.values.get("baseline")
     if given is None:
         return
-    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.document["baseline"]}
+    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.baseline}
     plan = space.complete(**named, knobs=given.knobs)
     broken = [one for one in space.explain(plan, ignore_bounds=True) if not one.constraint.startswith(unknown)]
     reading.problems.extend(Problem("baseline", violation.message) for violation in broken)

@@ -61,14 +61,14 @@ def spaces(
     from meshtune.search_spaces.knobs import count_with_knobs
     from meshtune.tuner.cli.render.display import space_table, space_text
     from meshtune.tuner.cli.render.knobs import knobs_table
-    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+    from meshtune.tuner.cli.spec_file import fields_in, read_spec_file, stored_basis
     from meshtune.tuner.cli.telling import print_missing
     from meshtune.tuner.specs.read import quoted
 
     document, campaign_spec, space = read_spec_file(spec, None, cluster)
     print_missing(campaign_spec, None)
     if why:
-        plan = space.complete(**plan_fields("--why", why, space.knobs))
+        plan = space.complete(**fields_in(why, space.knobs))
         broken = space.explain(plan)
         console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
         for violation in broken:
@@ -206,7 +206,7 @@ def estimate(
     With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
     """
     from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
-    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+    from meshtune.tuner.cli.spec_file import fields_in, read_spec_file, stored_basis
     from meshtune.tuner.prediction.predict import check_same, learn
     from meshtune.tuner.prediction.quote import explain
     from meshtune.tuner.specs.read import quoted
@@ -220,7 +220,7 @@ def estimate(
     if calibrate:
         place.require_home("estimate --calibrate")
     document, campaign_spec, space = read_spec_file(spec, None, cluster, model)
-    fields = plan_fields("--plan", plan, space.knobs) if plan else {}
+    fields = fields_in(plan, space.knobs) if plan else {}
     chosen = space.complete(**fields) if plan else None
     if exact and calibrate:
         raise WrongCall("--calibrate goes with predictions, and --exact predicts nothing")
