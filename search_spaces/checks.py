@@ -134,11 +134,7 @@ class Listed:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
         """Pydantic asks for it by this name."""
-
-        def as_list(given: Any) -> Any:
-            return (given,) if isinstance(given, (str, bool, int, float)) else given
-
-        function = {"type": "no-info", "function": as_list}
+        function = {"type": "no-info", "function": lambda one: (one,) if isinstance(one, (str, int, float)) else one}
         return {"type": "function-before", "function": function, "schema": handler(source)}
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:

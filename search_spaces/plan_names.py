@@ -13,51 +13,39 @@ from meshtune.search_spaces.plan import AXES
 # The fields by the names that keys and tables have for them.
 SHORT_NAMES: Mapping[str, str] = {axis.label.rstrip("-"): axis.name for axis in AXES}
 # The words of a key for enumerations and truth values.
-_WORDS = {axis.key.format(value): (axis.name, value) for axis in AXES for value in axis.members}
+_WORDS: dict[str, Any] = {axis.key.format(value): (axis.name, value) for axis in AXES for value in axis.members}
 _WORDS |= {axis.key: (axis.name, not axis.default) for axis in AXES if axis.kind is bool}
 _NUMBER = re.compile(rf"({'|'.join(axis.label for axis in AXES if axis.kind is int)})([0-9]+)")
 
 
 def in_full(given: object, knobs: KnobSet = NO_KNOBS) -> Any:
-    """The document of a plan with the names of its fields, and values of knobs under `knobs`; what is neither a mapping
-    nor a text comes back.
-
-    given: a mapping of fields, with knobs beside them; or a text of `name=value` and words of `Plan.key`, between spaces
-    or commas. Raises InvalidValue for a field that stands twice.
-    """
-    if not isinstance(given, (str, Mapping)):
+    """The document of a plan with the names of its fields, and values of knobs under `knobs`. given: a mapping, with
+    knobs beside the fields, or a text of `name=value` and words of `Plan.key`, with spaces or commas between them; what
+    is neither comes back. Raises InvalidValue for a field that stands twice."""
+    if isinstance(given, str):
+        entries = [entry for text in given.split() for entry in _entries(text, knobs)]
+    elif isinstance(given, Mapping):
+        entries = [*given.items()]
+    else:
         return given
-    fields: dict[str, Any] = {}
-    beside: dict[str, Any] = {}
-    written: dict[str, str] = {}
-    for word, name, value in _entries(given, knobs):
-        own = name if name in knobs.names else SHORT_NAMES.get(name, name)
-        if own in written:
-            raise InvalidValue([Problem(own, f"stands twice: {written[own]} and {word}")])
-        written[own] = word
-        (beside if own in knobs.names else fields)[own] = value
+    fields, beside = dict[str, Any](), dict[str, Any]()
+    for name, value in entries:
+        own, place = (name, beside) if name in knobs.names else (SHORT_NAMES.get(name, name), fields)
+        if own in place:
+            raise InvalidValue([Problem(own, f"stands twice, as {place[own]} and as {value}")])
+        place[own] = value
     inside = fields.get("knobs", {})
     return {**fields, "knobs": {**beside, **inside}} if beside and isinstance(inside, Mapping) else fields
 
 
-def _entries(given: str | Mapping[str, Any], knobs: KnobSet) -> Iterator[tuple[str, str, Any]]:
-    """Each as it is written, its name, and its value."""
-    if isinstance(given, Mapping):
-        yield from ((name, name, value) for name, value in given.items())
-        return
-    for word in (part for text in given.split() for part in _parted(text, knobs)):
-        name, _, value = word.partition("=")
-        if match := _NUMBER.fullmatch(word):
-            yield word, SHORT_NAMES[match[1].rstrip("-")], match[2]
-        elif word in _WORDS:
-            yield word, *_WORDS[word]
-        else:
-            yield word, name, knobs.reading(name, value)
-
-
-def _parted(text: str, knobs: KnobSet) -> list[str]:
-    """Parts between commas; a value of a knob may have commas of its own."""
+def _entries(text: str, knobs: KnobSet) -> Iterator[tuple[str, Any]]:
     name, _, value = text.partition("=")
-    knob = knobs.named(name)
-    whole = knob is not None and knob.position(knobs.reading(name, value)) is not None
-    return [text] if whole else [part for part in text.split(",") if part]
+    known, knob = knobs.reading(name, value), knobs.named(name)
+    if match := _NUMBER.fullmatch(text):
+        yield SHORT_NAMES[match[1].rstrip("-")], match[2]
+    elif text in _WORDS:
+        yield _WORDS[text]
+    elif "," not in text or (knob is not None and knob.position(known) is not None):  # a value may have commas
+        yield name, known
+    else:
+        yield from (entry for part in text.split(",") if part for entry in _entries(part, knobs))

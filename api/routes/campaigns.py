@@ -34,8 +34,6 @@ from meshtune.api.page_queries import CampaignQuery
 from meshtune.api.routes.plans import predictable_space, quote_of
 from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
 from meshtune.runners.documents import plain
-from meshtune.search_spaces.checks import problems_as
-from meshtune.search_spaces.plan_names import in_full
 from meshtune.search_spaces.space import Counts
 from meshtune.tuner.access.tokens import Scope, Token
 from meshtune.tuner.campaign.campaign import Campaign
@@ -57,7 +55,7 @@ from meshtune.tuner.service.views.campaigns import (
     summary_view,
     trial_counts,
 )
-from meshtune.tuner.specs.document import InvalidSpec, changed_document
+from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.read import limits_left_open, parse_spec
 from meshtune.tuner.store import Unreadable
 
@@ -193,10 +191,6 @@ async def clone_campaign(
     """Start a campaign like this one. The body is laid over its spec as RFC 7396 has it: {} for the same. The spec is
     complete, so a preset that is named in place of a description takes its place whole only as a text."""
     original = await run_in_threadpool(service.campaign, campaign_id)
-    if isinstance(changes, Mapping):  # the spec's document has the fields of plans by their full names
-        named = {key: changes[key] for key in ("space", "baseline") if isinstance(changes.get(key), Mapping)}
-        with problems_as(InvalidSpec):
-            changes = {**changes, **{key: in_full(fields) for key, fields in named.items()}}
     document = await run_in_threadpool(changed_document, document_of(original.spec), changes)
     require_permitted(caller, document)
     campaign = await _create(document, caller, service, pool)

@@ -26,9 +26,8 @@ from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
 from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, PoolHandle
 from meshtune.runners.json_files import shown
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-from meshtune.search_spaces.plan_names import SHORT_NAMES
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
@@ -56,17 +55,15 @@ def fields_asked(request: Request) -> dict[str, Any]:
     """The fields of a plan that the query names, and under `knobs` the texts of its knobs by name. Raises
     InvalidQuery."""
     given = request.query_params.multi_items()
-    known = (*PLAN_FIELDS, *SHORT_NAMES, KNOB)
-    unknown = [Problem(name, f"is no field; {did_you_mean(name, known)}") for name, _ in given if name not in known]
-    named = [name for name, _ in given if name != KNOB]
-    twice = [Problem(name, "stands twice") for name in dict.fromkeys(named) if named.count(name) > 1]
+    names = [name for name, _ in given if name != KNOB]
+    twice = [Problem(name, "stands twice") for name in dict.fromkeys(names) if names.count(name) > 1]
     texts = request.query_params.getlist(KNOB)
     unread = [Problem(KNOB, f"must be name:value, not {shown(text)}") for text in texts if not KNOB_TEXT.match(text)]
     knobs = dict(text.split(":", 1) for text in texts if KNOB_TEXT.match(text))
     if not unread and len(knobs) < len(texts):
         unread = [Problem(KNOB, "names a knob twice")]
-    if unknown or twice or unread:
-        raise InvalidQuery([*unknown[:1], *twice, *unread[:1]])
+    if twice or unread:
+        raise InvalidQuery([*twice, *unread[:1]])
     with problems_as(InvalidQuery):
         return {**plan_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
 

@@ -188,7 +188,7 @@ def test_what_a_finished_campaign_does_not_have_or_take_is_refused(finished, tmp
     [
         ("warp=9", "warp: is not a known key"),
         ("tp=\u00b2", "tp: must be"),
-        ("tp=0", "PLAN: tp: must be at least 1, not 0"),
+        ("tp=0", "meshtune: tp: must be at least 1, not 0"),
         ("recompute=some", "recompute: must be"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from threading import Event, Thread
@@ -17,11 +17,11 @@ from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Trial, TrialState
-from meshtune.tuner.cli.common import console, refuse_unknown
+from meshtune.tuner.cli.common import console, named
 from meshtune.tuner.cli.following import CampaignNow, ended_trials, follow
 from meshtune.tuner.cli.options import Place
 from meshtune.tuner.cli.render.display import CampaignRow
-from meshtune.tuner.cli.spec_file import fields_in, read_document, wrong_spec
+from meshtune.tuner.cli.spec_file import read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client, body_of
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
@@ -31,6 +31,7 @@ from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.specs.document import changed_document
+from meshtune.tuner.specs.knobs import plan_fields
 
 # Between two looks at a campaign that is followed; the record of a large one takes longer than this.
 LOOK_S = 0.2
@@ -44,7 +45,7 @@ class AtService:
 
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtService]:
-        """The campaign of that id, or with `last` the newest. Raises WrongCall for one that is not there."""
+        """The campaign whose id is or begins so, with `last` the newest. Raises WrongCall for one that is not there."""
         with Client(self._place.server) as client:
             yield CampaignAtService(_find(client, campaign_id), self._place)
 
@@ -123,7 +124,7 @@ class CampaignAtService:
 
     def enqueue(self, plan: str) -> tuple[int, str]:
         knobs = KnobSet(self.record().campaign.spec.knobs)
-        trial = self._remote.enqueue(fields_in(plan, knobs))
+        trial = self._remote.enqueue(plan_fields(plan, knobs))
         return trial.number, trial.plan_key
 
     def worked_on(self) -> Record:
@@ -157,13 +158,9 @@ class CampaignAtService:
 
 
 def _find(client: Client, campaign_id: str) -> Campaign:
-    if campaign_id == "last":
-        newest = client.campaigns(limit=1)
-        return newest[0] if newest else refuse_unknown(campaign_id, [])
-    try:
+    with suppress(NotFound):
         return client.campaign(campaign_id)
-    except NotFound:
-        return refuse_unknown(campaign_id, [campaign.id for campaign in client.campaigns(limit=20)])
+    return named(campaign_id, lambda most: {one.id: one for one in client.campaigns(limit=most)})
 
 
 def _body_with(spec: Path, cluster: Path | None, project: str, model: str = "") -> Any:

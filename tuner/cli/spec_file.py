@@ -8,7 +8,6 @@ from typing import Any
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import InvalidValue, Problem, raising
-from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
@@ -18,7 +17,6 @@ from meshtune.tuner.cli.common import WrongCall
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
-from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.specs.named_files import HF_CONFIG, with_local_files, with_model_file
 from meshtune.tuner.specs.read import read_spec
 
@@ -114,9 +112,3 @@ def _cluster_in(file: Path) -> object:
     if not isinstance(document, dict) or "cluster" not in document:
         raise WrongCall(f"--cluster {file}: has no section `cluster`")
     return document["cluster"]
-
-
-def fields_in(plan: str, knobs: KnobSet) -> dict[str, Any]:
-    """The fields that the text of a command line names. Raises WrongCall."""
-    with raising(WrongCall, "PLAN", InvalidValue):
-        return plan_fields(plan, knobs)

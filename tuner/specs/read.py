@@ -164,8 +164,6 @@ class _Reading:
     refused: Collection[str]
     values: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    # As the document names it, with the names of its fields.
-    baseline: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def noting(self, section: str) -> Iterator[None]:
@@ -182,6 +180,8 @@ class _Reading:
         if name in self.refused:
             return
         with self.noting(name):
+            if kind is Plan or (kind is Bounds and isinstance(raw, Mapping)):
+                raw = in_full(raw, KnobSet(self.values.get("knobs", ())))
             self.values[name] = read_value(kind, raw)
 
     def read(self) -> None:
@@ -208,9 +208,7 @@ class _Reading:
             self.problems.append(Problem("global_batch_size", given))
         self._preset("model", ModelSpec, model_presets())
         self._preset("cluster", ClusterSpec, cluster_presets())
-        space = self.document.get("space", {})
-        with self.noting("space"):
-            self.section("space", Bounds, in_full(space) if isinstance(space, Mapping) else space)
+        self.section("space", Bounds, self.document.get("space", {}))
         self._knobs()
         self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
         self.section("trial", TrialLimits, self.document.get("trial", {}))
@@ -219,10 +217,8 @@ class _Reading:
         self._backend("search", searches())
         self._backend("runner", runners())
         self.values["baseline"] = None
-        if self.document.get("baseline") is not None:
-            with self.noting("baseline"):
-                self.baseline = in_full(self.document["baseline"], KnobSet(self.values.get("knobs", ())))
-                self.section("baseline", Plan, self.baseline)
+        if (baseline := self.document.get("baseline")) is not None:
+            self.section("baseline", Plan, baseline)
 
     def _knobs(self) -> None:
         if not {KNOBS, CATALOGS} & {*self.refused}:
@@ -384,7 +380,8 @@ def _complete_baseline(reading: _Reading, space: Space, unknown: tuple[str, ...]
     given = reading.values.get("baseline")
     if given is None:
         return
-    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.baseline}
+    written = in_full(reading.document["baseline"], space.knobs)
+    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in written}
     plan = space.complete(**named, knobs=given.knobs)
     broken = [one for one in space.explain(plan, ignore_bounds=True) if not one.constraint.startswith(unknown)]
     reading.problems.extend(Problem("baseline", violation.message) for violation in broken)
