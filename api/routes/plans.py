@@ -54,10 +54,9 @@ KNOB = "knob"
 def fields_asked(request: Request) -> dict[str, Any]:
     """The fields of a plan that the query names, and under `knobs` the texts of its knobs by name. Raises
     InvalidQuery."""
-    given = request.query_params.multi_items()
-    names = [name for name, _ in given if name != KNOB]
-    twice = [Problem(name, "stands twice") for name in dict.fromkeys(names) if names.count(name) > 1]
-    texts = request.query_params.getlist(KNOB)
+    query = request.query_params
+    texts = query.getlist(KNOB)
+    twice = [Problem(name, "stands twice") for name in query if name != KNOB and len(query.getlist(name)) > 1]
     unread = [Problem(KNOB, f"must be name:value, not {shown(text)}") for text in texts if not KNOB_TEXT.match(text)]
     knobs = dict(text.split(":", 1) for text in texts if KNOB_TEXT.match(text))
     if not unread and len(knobs) < len(texts):
@@ -65,7 +64,7 @@ def fields_asked(request: Request) -> dict[str, Any]:
     if twice or unread:
         raise InvalidQuery([*twice, *unread[:1]])
     with problems_as(InvalidQuery):
-        return {**plan_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
+        return {**plan_fields({name: value for name, value in query.items() if name != KNOB}), "knobs": knobs}
 
 
 PlanFields = Annotated[dict[str, Any], Depends(fields_asked)]

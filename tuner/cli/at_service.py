@@ -14,7 +14,6 @@ import typer
 
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.checks import Problem
-from meshtune.search_spaces.knobs import KnobSet
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.cli.common import console, named
@@ -31,7 +30,6 @@ from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.specs.document import changed_document
-from meshtune.tuner.specs.knobs import plan_fields
 
 # Between two looks at a campaign that is followed; the record of a large one takes longer than this.
 LOOK_S = 0.2
@@ -123,8 +121,7 @@ class CampaignAtService:
         return str(self._remote.wait().state)
 
     def enqueue(self, plan: str) -> tuple[int, str]:
-        knobs = KnobSet(self.record().campaign.spec.knobs)
-        trial = self._remote.enqueue(plan_fields(plan, knobs))
+        trial = self._remote.enqueue(plan)
         return trial.number, trial.plan_key
 
     def worked_on(self) -> Record:

@@ -15,8 +15,6 @@ from meshtune.tuner.cli.render.terminal import Terminal
 
 # A file or a pipe has no width to cut tables at.
 PIPE_WIDTH = 240
-# Ids in a message.
-MOST_NAMED = 20
 One = TypeVar("One")
 
 
@@ -40,10 +38,9 @@ def named(asked: str, newest: Callable[[int | None], Mapping[str, One]]) -> One:
     if not known:
         raise WrongCall("there is no campaign yet; start one with `meshtune run SPEC`")
     alike = [one for one in known if asked == "last" or one.startswith(asked)]
-    if not alike:
-        raise WrongCall(f"there is no campaign {asked}; {did_you_mean(asked, [*known][:MOST_NAMED])}")
-    if len(alike) > 1:
-        raise WrongCall(f"{asked} begins the ids of {len(alike)} campaigns, such as {listed(alike[:MOST_NAMED])}")
+    if len(alike) != 1:
+        hint = f"so begin {listed(alike[:20])}" if alike else did_you_mean(asked, [*known][:20])
+        raise WrongCall(f"there is no campaign {asked}; {hint}")
     return known[alike[0]]
 
 

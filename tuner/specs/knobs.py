@@ -34,8 +34,7 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
     knobs = []
     for name, entry in described.items():
         if SHORT_NAMES.get(name, name) != name:
-            words = f"is short for {SHORT_NAMES[name]}, a field of every plan: call the knob otherwise"
-            problems.append(Problem(f"{KNOBS}.{name}", words))
+            problems.append(Problem(f"{KNOBS}.{name}", f"is short for {SHORT_NAMES[name]}: call the knob otherwise"))
         try:
             knobs.append(read_knob(name, entry))
         except InvalidValue as error:

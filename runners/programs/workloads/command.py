@@ -60,7 +60,6 @@ from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
 from meshtune.search_spaces.plan import PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
-from meshtune.search_spaces.plan_names import in_full
 
 _MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
@@ -353,8 +352,6 @@ def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, 
     """The fields of the plan that the script is not told, with the values that it has built in, by default Plan's.
     told: its placeholders. Raises InvalidValue."""
     problems = []
-    with problems_as(InvalidValue, "fixed"):
-        fixed = in_full(fixed)
     for name in fixed:
         if name not in _FIXABLE:
             problems.append(Problem(f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"))

@@ -204,8 +204,7 @@ def estimate(
 ) -> None:
     """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
 
-    With --exact: the peak memory per pipeline stage of one plan, in seconds to minutes. Default: the baseline; without
-    one, the plan predicted best.
+    With --exact: peak memory per pipeline stage of a plan (default: baseline, else predicted best), in up to minutes.
     """
     from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
     from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
@@ -320,9 +319,7 @@ def _told_now_and_then(bar: Progress, *, wanted: bool) -> Iterator[None]:
 @placed
 def project(
     place: Place,
-    source: Annotated[
-        str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")
-    ] = "last",
+    source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="What it learns from, or a spec.")] = "last",
     nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
     plan: Annotated[
         str, typer.Option(help="The same layout on every node count, such as tp=8,mbs=2; dp follows from the devices.")
