@@ -65,7 +65,7 @@ def export(
     campaign: CampaignId = "last",
     trial: Annotated[
         str,
-        typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best`, `worst` or a trial's number."),
+        typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best`, `worst`, a trial or a plan."),
     ] = "recommended",
     format: Annotated[str, typer.Option(help=f"{FORMATS}, or a package's scheduler; default: json and job.")] = "",
     option: Annotated[
