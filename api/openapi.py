@@ -123,9 +123,9 @@ def _knobs() -> dict[str, Any]:
     """Knobs by name, where keys of a catalog's may be left out, or a list of whole ones, as a campaign has them."""
     whole = _inline(Knob)
     values = {"type": "array", "items": _VALUE, "minItems": 1, "maxItems": MAX_VALUES, "uniqueItems": True}
-    whole["properties"] |= {"name": _NAME, "values": {"anyOf": [values, _VALUE]}}
+    whole["properties"] |= {"name": _NAME, "values": values}
     own = {key: schema for key, schema in whole["properties"].items() if key != "name"}
-    some = {**_optional(whole), "properties": own}
+    some = {**_optional(whole), "properties": {**own, "values": {"anyOf": [values, _VALUE]}}}
     named = {"type": "object", "propertyNames": _NAME, "additionalProperties": some, "maxProperties": MAX_KNOBS}
     return {"anyOf": [named, {"type": "array", "items": whole, "maxItems": MAX_KNOBS}]}
 
