@@ -32,6 +32,7 @@ from meshtune.search_spaces.knob_values import KNOB_NAME, KNOB_WORD
 from meshtune.search_spaces.knobs import MAX_KNOBS
 from meshtune.search_spaces.model import UNKNOWN, ModelSpec
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
@@ -84,7 +85,10 @@ def _inline(kind: Any, **changes: Any) -> dict[str, Any]:
             return {key: resolved(value) for key, value in named.items()}
         return [resolved(value) for value in node] if isinstance(node, list) else node
 
-    return {**resolved(schema), **changes}
+    made = resolved(schema)
+    if (own := made.get("properties")) and kind in (Plan, Bounds):
+        own |= {short: own[name] for short, name in SHORT_NAMES.items() if name in own}
+    return {**made, **changes}
 
 
 def _optional(node: Any) -> Any:
@@ -111,6 +115,8 @@ def _backend(known: list[str]) -> dict[str, Any]:
 # Of a knob.
 _NAME = {"type": "string", "pattern": f"^{KNOB_NAME.pattern}$"}
 _VALUE = {"anyOf": [{"type": "boolean"}, {"type": "number"}, {"type": "string", "pattern": f"^{KNOB_WORD.pattern}$"}]}
+# Knobs may stand beside the fields; or a text, such as the plan's key.
+_PLAN = {"anyOf": [_inline(Plan, propertyNames=_NAME, additionalProperties=_VALUE), {"type": "string"}]}
 
 
 def _knobs() -> dict[str, Any]:
@@ -119,7 +125,7 @@ def _knobs() -> dict[str, Any]:
     values = {"type": "array", "items": _VALUE, "minItems": 1, "maxItems": MAX_VALUES, "uniqueItems": True}
     whole["properties"] |= {"name": _NAME, "values": values}
     own = {key: schema for key, schema in whole["properties"].items() if key != "name"}
-    some = {**_optional(whole), "properties": own}
+    some = {**_optional(whole), "properties": {**own, "values": {"anyOf": [values, _VALUE]}}}
     named = {"type": "object", "propertyNames": _NAME, "additionalProperties": some, "maxProperties": MAX_KNOBS}
     return {"anyOf": [named, {"type": "array", "items": whole, "maxItems": MAX_KNOBS}]}
 
@@ -140,8 +146,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)?$"}},
         "knobs": _knobs(),
         "accept": {"type": "array", "items": _inline(Acceptance)},
-        # Knobs may stand beside the fields.
-        "baseline": _inline(Plan, propertyNames=_NAME, additionalProperties=_VALUE),
+        "baseline": _PLAN,
         "search": _backend(sorted(searches())),
         "runner": _backend(sorted(runners())),
         "budget": _inline(Budget),
@@ -172,7 +177,7 @@ def _object(required: Sequence[str] = (), title: str = "", **properties: Any) ->
 
 SPEC_BODY = _body(SPEC_REFERENCE, SPEC_EXAMPLE)
 WHY_BODY = _body(
-    _object(["spec", "plan"], spec=SPEC_REFERENCE, plan=_inline(Plan)),
+    _object(["spec", "plan"], spec=SPEC_REFERENCE, plan=_PLAN),
     {
         "demo": {
             "summary": "Why not eight-fold tensor parallelism",
@@ -206,7 +211,7 @@ RESUME_BODY = _body(
     required=False,
 )
 PLAN_BODY = _body(
-    _object(["plan"], title="PlanByHand", plan=_inline(Plan)),
+    _object(["plan"], title="PlanByHand", plan=_PLAN),
     {"tp": {"summary": "Two-fold tensor parallelism", "value": {"plan": {"tp": 2, "micro_batch_size": 2}}}},
 )
 

@@ -130,10 +130,16 @@ Chance = Annotated[float, Limit(0, 1)]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list that names at least one value, and none twice."""
+    """A list that names at least one value, and none twice; in a document one value may stand for the list of it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> dict[str, Any]:
+        """Pydantic asks for it by this name."""
+        function = {"type": "no-info", "function": lambda one: (one,) if isinstance(one, (str, int, float)) else one}
+        return {"type": "function-before", "function": function, "schema": handler(source)}
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
-        return {**handler(core), "minItems": 1, "uniqueItems": True}
+        listed = {**handler(core), "minItems": 1, "uniqueItems": True}
+        return {"anyOf": [listed, listed["items"]]} if handler.mode == "validation" else listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from meshtune.search_spaces.checks import Checks, StrEnum, did_you_mean, listed
+from meshtune.search_spaces.checks import Checks, Listed, StrEnum, did_you_mean, listed
 from meshtune.search_spaces.knob_values import KNOB_NAME, KnobValue, is_number, same_value, unfit_value, word
 from meshtune.search_spaces.plan import PLAN_FIELDS
 
@@ -53,7 +53,7 @@ class Knob:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
 
     name: str
-    values: tuple[KnobValue, ...]
+    values: Annotated[tuple[KnobValue, ...], Listed()]
     # By default numeric where all values are numbers, else categorical.
     kind: KnobKind | None = None
     # The value that holds where nobody sets the knob; by default `omit`, else the first one, of a size the largest.

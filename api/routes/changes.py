@@ -24,7 +24,6 @@ from meshtune.api.dependencies import (
 from meshtune.api.errors import InvalidBody
 from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE
 from meshtune.api.routes.campaigns import ShowCampaign
-from meshtune.api.routes.plans import given_fields
 from meshtune.api.worker_pool import PoolHandle
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.plan import Plan
@@ -35,6 +34,7 @@ from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import CampaignView
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.knobs import plan_fields
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
 _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": SPEC_REFERENCE}}}}
@@ -118,10 +118,10 @@ def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> li
     return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]
 
 
-def legal_plan(spec: CampaignSpec, given: Mapping[str, Any]) -> Plan:
+def legal_plan(spec: CampaignSpec, given: object) -> Plan:
     """The plan with these fields, complete. Raises InvalidValue with the rules that it breaks."""
     space = space_of(spec)
-    plan = space.complete(**given_fields(given))
+    plan = space.complete(**plan_fields(given, space.knobs))
     require_legal(plan, space)
     return plan
 

@@ -25,10 +25,9 @@ from meshtune.api.dependencies import (
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
 from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, PoolHandle
-from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
@@ -40,6 +39,7 @@ from meshtune.tuner.prediction.scaling import count_combinations, make_projectio
 from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.specs.read import legal_space, limits_left_open, parse_spec, quoted
 
 router = APIRouter(prefix="/v1", tags=["spaces"], dependencies=[reads])
@@ -51,25 +51,23 @@ MAX_PLAN_TEXT = 1000
 KNOB = "knob"
 
 
-def plan_fields(request: Request) -> dict[str, Any]:
+def fields_asked(request: Request) -> dict[str, Any]:
     """The fields of a plan that the query names, and under `knobs` the texts of its knobs by name. Raises
     InvalidQuery."""
-    given = request.query_params.multi_items()
-    known = (*PLAN_FIELDS, KNOB)
-    unknown = [Problem(name, f"is no field; {did_you_mean(name, known)}") for name, _ in given if name not in known]
-    twice = [Problem(name, "stands twice") for name in PLAN_FIELDS if len(request.query_params.getlist(name)) > 1]
-    texts = request.query_params.getlist(KNOB)
+    query = request.query_params
+    texts = query.getlist(KNOB)
+    twice = [Problem(name, "stands twice") for name in query if name != KNOB and len(query.getlist(name)) > 1]
     unread = [Problem(KNOB, f"must be name:value, not {shown(text)}") for text in texts if not KNOB_TEXT.match(text)]
     knobs = dict(text.split(":", 1) for text in texts if KNOB_TEXT.match(text))
     if not unread and len(knobs) < len(texts):
         unread = [Problem(KNOB, "names a knob twice")]
-    if unknown or twice or unread:
-        raise InvalidQuery([*unknown[:1], *twice, *unread[:1]])
+    if twice or unread:
+        raise InvalidQuery([*twice, *unread[:1]])
     with problems_as(InvalidQuery):
-        return {**given_fields({name: value for name, value in given if name != KNOB}), "knobs": knobs}
+        return {**plan_fields({name: value for name, value in query.items() if name != KNOB}), "knobs": knobs}
 
 
-PlanFields = Annotated[dict[str, Any], Depends(plan_fields)]
+PlanFields = Annotated[dict[str, Any], Depends(fields_asked)]
 
 
 @router.get("/campaigns/{campaign_id}/space")
@@ -129,7 +127,7 @@ async def explain_plan_of_spec(
     require_permitted(caller, document["spec"], under="spec")
     try:
         spec, space = await run_in_threadpool(parse_spec, document["spec"], None, MAX_COMBINATIONS)
-        plan = space.complete(**given_fields(document["plan"]))
+        plan = space.complete(**plan_fields(document["plan"], space.knobs))
         start = await run_in_threadpool(known_basis, service.store, spec, caller)
         return await pool.run(caller.sha256, space.combinations, _explained, spec, plan, start)
     except InvalidSpec as error:
@@ -216,9 +214,3 @@ def _projected(
 ) -> Projection:
     basis = learn(campaign.label, campaign.spec, trials, start)
     return make_projection(campaign.spec, basis, nodes, trials=trials, plan=layout)
-
-
-def given_fields(given: object) -> dict[str, Any]:
-    """The fields that were given, as a plan has them. Raises InvalidValue."""
-    plan = read_value(Plan, given)
-    return {name: getattr(plan, name) for name in given} if isinstance(given, Mapping) else {}

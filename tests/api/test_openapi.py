@@ -54,7 +54,7 @@ def test_the_keys_of_a_spec_are_described_by_the_comments_of_their_fields():
     assert "ends early as `pruned`" in keys["trial"]["properties"]["racing"]["description"]
     device = keys["cluster"]["anyOf"][2]["properties"]["device"]["properties"]
     assert "ROCm devices are `cuda`" in device["kind"]["description"]
-    assert keys["baseline"]["properties"]["tp"]["description"] == "tensor parallel degree"
+    assert keys["baseline"]["anyOf"][0]["properties"]["tp"]["description"] == "tensor parallel degree"
 
 
 def test_the_served_document_is_the_built_one_and_operation_ids_change_for_no_reason(
@@ -159,6 +159,10 @@ GOOD = [
     {"global_batch_size": "free"},
     {"search": {"kind": "grid"}},
     {"space": {"tp": [1, 2], "recompute": ["none"]}},
+    {"space": {"tp": 1, "mbs": [1, 2], "zero": 0}},
+    {"baseline": {"mbs": 2, "zero": 0}},
+    {"baseline": "tp2 pp1 dp2 mbs2 ga4 zero1"},
+    {"knobs": {"threads": {"values": 1, "env": "MY_THREADS"}}},
     {"objective": "step_time"},
     {"budget": {"trials": 1}, "stop": {"tolerance": 0, "chance": 0.99}, "trial": {"attempts": 1}},
     {"name": " a ", "confirm": 0, "parallel": 10**6},
@@ -176,7 +180,7 @@ BAD = [
     {"search": "magic"},
     {"seed": -1},
     {"parallel": 0},
-    {"space": {"tp": 1}},
+    {"space": {"tp": {}}},
     {"baseline": {"ddp": [2]}},
     {"objective": "price"},
     {"budget": {"dollars": 5}},

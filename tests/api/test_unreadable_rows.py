@@ -65,7 +65,7 @@ def test_one_unreadable_campaign_is_named_and_the_others_are_listed(service, ids
     status, problem = service.ask("GET", f"/v1/campaigns/{bad}")
     assert (status, problem["type"]) == (409, "/problems/unreadable")
     assert service.call("GET", f"/v1/campaigns/{bad}/events")
-    shown = command(service, "show")
+    shown = command(service, "show", "--all")
     assert (shown.returncode, good in shown.stdout, f"campaign {bad} is stored as" in shown.stderr) == (0, True, True)
     checked = command(service, "db", "check")
     assert (checked.returncode, f"campaign {bad} is stored as" in checked.stdout + checked.stderr) == (1, True)

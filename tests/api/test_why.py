@@ -45,7 +45,17 @@ def test_a_plan_that_was_tried_is_told_with_its_trial(client, create, drive):
     assert 1 <= shown["rank"] <= shown["of"]
 
 
-@pytest.mark.parametrize(("query", "name"), [("tp=0", "tp"), ("tp=x", "tp"), ("ttp=1", "ttp"), ("tp=1&tp=2", "tp")])
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("tp=0", "tp"),
+        ("tp=x", "tp"),
+        ("ttp=1", "ttp"),
+        ("tp=1&tp=2", "tp"),
+        ("mbs=0", "micro_batch_size"),
+        ("mbs=1&mbs=2", "mbs"),
+    ],
+)
 def test_a_query_that_is_no_plan_is_refused_by_name(client, create, problem, query, name):
     response = client.get(f"/v1/campaigns/{create()}/space/why?{query}")
     assert problem(response, 422, "/problems/malformed-request")["errors"][0]["pointer"] == f"/query/{name}"
@@ -53,6 +63,11 @@ def test_a_query_that_is_no_plan_is_refused_by_name(client, create, problem, que
 
 def test_a_spec_and_a_campaign_explain_alike(client, create, spec):
     id = create()
+    short = {"space": {"tp": 2, "mbs": [1, 2]}, "baseline": "tp2 mbs2"}
+    for plan in ("tp2 pp2 mbs1 zero1", "tp=2,pp=2,zero=1", {"tp": 2, "pp": 2, "mbs": 1, "zero": 1}):
+        named = client.post("/v1/spaces/why", json={"spec": spec | short, "plan": plan}).json()
+        assert named["plan_key"].startswith("tp2 pp2 dp1 mbs1"), named
+        assert named["plan"] == client.get(f"/v1/campaigns/{id}/space/why?tp=2&pp=2&mbs=1&zero=1").json()["plan"]
     asked = client.post("/v1/spaces/why", json={"spec": spec, "plan": {"tp": 2, "pp": 2}}).json()
     assert asked == client.get(f"/v1/campaigns/{id}/space/why?tp=2&pp=2").json() | {"basis": asked["basis"]}
 
@@ -65,6 +80,7 @@ def test_mistakes_of_a_question_lead_into_its_parts(client, spec, problem):
     assert pointers({"spec": spec | {"seed": -1}, "plan": {}}) == ["/spec/seed"]
     assert pointers({"spec": spec, "plan": {"tp": 0}}) == ["/plan/tp"]
     assert pointers({"spec": spec, "plan": 3}) == ["/plan"]
+    assert pointers({"spec": spec, "plan": "tp8 mbz2"}) == ["/plan/mbz2"]
     assert pointers({"spec": spec}) == [""]
 
 

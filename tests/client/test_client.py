@@ -265,6 +265,7 @@ def test_a_plan_is_put_in_by_hand_and_measured_again(client):
     campaign = client.create({**SLOW, "name": "by hand"})
     trial = campaign.enqueue({"tp": 2, "pp": 2, "micro_batch_size": 1})
     assert (trial.origin, trial.plan.tp, trial.plan.pp) == ("enqueued", 2, 2)
+    assert campaign.enqueue("tp2 pp1 mbs1 zero1").plan.zero_stage == 1
     assert campaign.wait_trial(trial.number, limit_s=60).state == "done"
     again = campaign.rerun(trial.number)
     assert (again.origin, again.plan) == ("confirmation", trial.plan)

@@ -39,6 +39,9 @@ def local(service: ServiceLab, tmp_path: Path) -> Command:
     "words",
     [
         ["show"],
+        ["show", "--all"],
+        ["show", "BEGIN"],
+        ["show", "client"],
         ["show", "ID"],
         ["show", "ID", "--trial", "2"],
         ["show", "ID", "--trial", "99"],
@@ -51,6 +54,7 @@ def local(service: ServiceLab, tmp_path: Path) -> Command:
         ["estimate", "spec.yaml"],
         ["estimate", "spec.yaml", "--json"],
         ["estimate", "spec.yaml", "--plan", "tp=8,pp=2"],
+        ["estimate", "spec.yaml", "--why", "tp8 pp2 mbs1 zero1"],
         ["best", "nobody"],
         ["export-data", "ID"],
         ["export-data", "ID", "--format", "json"],
@@ -64,7 +68,7 @@ def local(service: ServiceLab, tmp_path: Path) -> Command:
     ids=" ".join,
 )
 def test_a_command_says_the_same_of_a_service_as_of_its_home(done, remote, local, words):
-    words = [done if word == "ID" else word for word in words]
+    words = [{"ID": done, "BEGIN": done[:-2]}.get(word, word) for word in words]
     there, here = remote(*words), local(*words)
     assert there == here
     assert there.out or there.err

@@ -20,6 +20,8 @@ from specs import tiny
 from meshtune.runners.trainer.job import parse_job
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store import Store
 
 SPEC = tiny(
@@ -175,9 +177,11 @@ def test_what_a_finished_campaign_does_not_have_or_take_is_refused(finished, tmp
     id = campaign_of(finished).id
     for command in ("show", "resume", "rerun"):
         check_refused(run_meshtune(finished, command, "nobody"), f"there is no campaign nobody; known: {id}")
-    check_refused(run_meshtune(finished, "show", id[:-1]), f"did you mean '{id}'?")
+    check_refused(run_meshtune(finished, "show", f"{id}x"), f"did you mean '{id}'?")
     for command in ("resume", "pause", "cancel"):
         check_refused(run_meshtune(finished, command, "last"), id, "is completed", f"there is nothing to {command}")
+    cancel = run_meshtune(finished, "cancel")  # the one command that cannot be undone names its campaign
+    assert (cancel.code, "Missing argument" in cancel.err, campaign_of(finished).state) == (2, True, "completed")
     assert campaign_of(finished).state == "completed"
     export = ("export", "last", "-o", tmp_path / "out", "--trial", "9")
     check_refused(run_meshtune(finished, *export), "no measured trial '9'; measured:")
@@ -191,7 +195,7 @@ def test_what_a_finished_campaign_does_not_have_or_take_is_refused(finished, tmp
     [
         ("warp=9", "warp: is not a known key"),
         ("tp=\u00b2", "tp: must be"),
-        ("tp=0", "--why: tp: must be at least 1, not 0"),
+        ("tp=0", "meshtune: tp: must be at least 1, not 0"),
         ("recompute=some", "recompute: must be"),
     ],
 )
@@ -252,7 +256,7 @@ def test_the_picture_of_the_readme_can_be_drawn_from_a_campaign(finished, tmp_pa
 
 @pytest.mark.slow
 def test_show_tells_all_campaigns_or_one_or_everything_of_one_trial(finished):
-    everything = run_meshtune(finished, "show").out
+    everything = run_meshtune(finished, "show", "--all").out
     id = campaign_of(finished).id
     assert campaign_of(finished).spec.project == "llm"
     assert id in everything
@@ -267,8 +271,48 @@ def test_show_tells_all_campaigns_or_one_or_everything_of_one_trial(finished):
         assert word in out
 
 
-def test_a_trial_without_its_campaign_is_refused(meshtune):
-    check_refused(meshtune("show", "--trial", "3"), "--trial 3 needs a campaign: `meshtune show last --trial 3`")
+@pytest.mark.slow
+def test_the_newest_campaign_is_the_default_and_the_beginning_of_an_id_names_it(finished, tmp_path):
+    id = campaign_of(finished).id
+    for command in (["show"], ["show", "--trial", "0"], ["best"], ["analyze"], ["export-data"]):
+        by_default = run_meshtune(finished, *command)
+        assert by_default.code == 0, by_default
+        for word in ("last", id, id[:-3]):
+            assert run_meshtune(finished, command[0], word, *command[1:]) == by_default
+    assert run_meshtune(finished, "report", "-o", tmp_path / "report.html").code == 0
+    key = json.loads(run_meshtune(finished, "best", "--json").out)["best"][0]["plan_key"]
+    assert run_meshtune(finished, "export", "-o", tmp_path / "out", "--trial", key).code == 0
+    assert Plan(**json.loads((tmp_path / "out" / "setting.json").read_text())["plan"]).key == key
+
+
+def test_the_beginning_of_several_ids_lists_them(meshtune, tmp_path, spec):
+    with Store.open(f"sqlite:///{tmp_path}/x.db") as store:
+        service = Service(store, Home(tmp_path))
+        read, space = read_spec(yaml.safe_load(spec().read_text()), None)
+        ids = [service.add(read, space.totals).id for _ in range(3)]
+        service.close()
+    at = ("--db", f"sqlite:///{tmp_path}/x.db")
+    begin = ids[0].rpartition("-")[0]
+    check_refused(meshtune("show", begin, *at), f"there is no campaign {begin}; so begin ", *ids)
+    for id in ids:
+        least = next(id[:size] for size in range(1, len(id)) if sum(one.startswith(id[:size]) for one in ids) == 1)
+        assert id in meshtune("show", least, *at).out
+    assert ids[-1] in meshtune("show", *at).out
+    check_refused(meshtune("show", "--all", ids[0], *at), "--all lists every campaign")
+    check_refused(meshtune("show", "--all", "--trial", "1", *at), "--all lists every campaign")
+    assert all(id in meshtune("show", "--all", *at).out for id in ids)
+
+
+def test_where_no_campaign_is_the_newest_is_refused_and_recommend_points_to_estimate(meshtune, tmp_path):
+    asked = ("recommend", "--model", "gpt-micro", "--cluster", "local-cpu", "--nodes", "1")
+    estimate = "`meshtune estimate SPEC` predicts the best plan"
+    check_refused(meshtune(*asked), "there is no database yet", estimate)
+    Store.open(f"sqlite:///{tmp_path}/x.db").close()
+    at = ("--db", f"sqlite:///{tmp_path}/x.db")
+    for command in ("show", "best", "analyze", "resume"):
+        check_refused(meshtune(command, *at), "there is no campaign yet; start one with `meshtune run SPEC`")
+    assert meshtune("show", "--all", *at).code == 0
+    check_refused(meshtune(*asked, *at), "there is no campaign yet", estimate)
 
 
 @pytest.mark.slow
@@ -346,6 +390,24 @@ def test_pausing_resuming_and_cancelling_by_command(meshtune, spec, tmp_path):
     cancelled = meshtune("cancel", "last", "--home", "h")
     assert (cancelled.code, cancelled.out.endswith(" is cancelled\n")) == (0, True)
     check_refused(meshtune("resume", "last", "--home", "h"), "is cancelled", "there is nothing to resume")
+
+
+@pytest.mark.parametrize("plan", ["tp2 pp1 dp1 mbs2 ga4 zero0", "tp=2,mbs=2,zero=0", "tp2,micro_batch_size=2"])
+def test_a_plan_is_asked_as_it_is_printed_and_by_short_names(meshtune, spec, plan):
+    shown = meshtune("spaces", spec(), "--why", plan)
+    assert (shown.code, shown.out) == (0, "tp2 pp1 dp1 mbs2 ga4 zero0: legal\n")
+    why = meshtune("estimate", spec(), "--why", plan)
+    assert why.out.startswith("tp2 pp1 dp1 mbs2 ga4 zero0"), why
+    assert meshtune("estimate", spec(), "--plan", plan) == why
+
+
+@pytest.mark.slow
+def test_an_exact_estimate_without_a_baseline_is_of_the_plan_predicted_best(meshtune, spec):
+    file = spec(workload={"kind": "torch"}, space={"tp": 1, "mbs": 2}, baseline=None)
+    best = json.loads(meshtune("estimate", file, "--json").out)["best"][0]["plan"]
+    exact = meshtune("estimate", file, "--exact", "--json")
+    assert (exact.code, json.loads(exact.out)["plan"]) == (0, best)
+    assert exact.err.startswith("the spec names no baseline: of the plan predicted best\n")
 
 
 @pytest.mark.slow

@@ -346,13 +346,13 @@ def test_a_winner_is_confirmed_by_a_campaign_of_two_trials(simulated):
 def test_mistakes_are_told_before_anything_is_started(simulated):
     (simulated / "wrong.yaml").write_text("workload: {kind: torchtitan}\nmodel: llama3-8b\n")
     campaign = source_of(simulated)
-    before = run_meshtune(simulated, "show").out
+    before = run_meshtune(simulated, "show", "--all").out
     refused = run_meshtune(simulated, "confirm", campaign, "--with", "wrong.yaml")
     assert (refused.code, refused.out) == (2, "")
     assert "wrong.yaml: " in refused.err
     assert "cannot be confirmed with it:\n" in refused.err
     assert "the runner simulated cannot run the workload torchtitan" in refused.err
-    assert run_meshtune(simulated, "show").out == before
+    assert run_meshtune(simulated, "show", "--all").out == before
 
 
 TINY = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512, "seq_len": 64}

@@ -72,7 +72,7 @@ def test_commands_show_all_that_an_old_home_held(db: str, tmp_path: Path):
         return done.out
 
     ids = recorded().keys()
-    listed = said("show")
+    listed = said("show", "--all")
     assert all(id in listed for id in ids)
     for id, was in recorded().items():
         said("export-data", id, "-o", str(tmp_path / f"{id}.csv"))

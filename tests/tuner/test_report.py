@@ -171,7 +171,7 @@ def test_a_report_has_the_numbers_of_best(folder):
 
 
 def test_several_campaigns_are_one_report_and_one_named_twice_is_there_once(folder):
-    ids = re.findall(r"toy-\d-[0-9a-f]{6}", run_meshtune(folder, "show").out)
+    ids = re.findall(r"toy-\d-[0-9a-f]{6}", run_meshtune(folder, "show", "--all").out)
     done = run_meshtune(folder, "report", "last", *ids, "-o", "all.html")
     assert done.code == 0, done
     text = (folder / "all.html").read_text()

@@ -206,7 +206,7 @@ def test_a_bug_of_the_user_is_shown_with_its_log_and_is_a_failure(lab, make, com
     assert code == 2
     assert f"{told}; mend it and start a new campaign): there is nothing to resume" in err
     assert "starting" not in err
-    code, out, _ = command("show")
+    code, out, _ = command("show", "--all")
     assert (code, "starting" in out, "mend it" in " ".join(out.split())) == (0, False, True)
     assert "crashed (user_bug)" in command("show", "last")[1]
 

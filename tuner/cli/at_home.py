@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.cli.common import WrongCall, console, errors, refuse_unknown
+from meshtune.tuner.cli.common import WrongCall, console, errors, named
 from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.cli.render.display import CampaignRow
-from meshtune.tuner.cli.spec_file import plan_fields
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, BestKnown, CampaignRecords, LaunchQuestion, best_measured
@@ -30,6 +29,7 @@ from meshtune.tuner.service.changing import require_legal
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.service import Service, remeasure
+from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.store import NotFound, Store, StoreError
 
 
@@ -39,7 +39,7 @@ class AtHome:
 
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtHome]:
-        """The campaign of that id, or with `last` the newest. Raises WrongCall for one that is not there."""
+        """The campaign whose id is or begins so, with `last` the newest. Raises WrongCall for one that is not there."""
         with open_campaign(self._place, campaign_id) as (service, campaign):
             yield CampaignAtHome(service, campaign)
 
@@ -57,9 +57,12 @@ class AtHome:
             ]
 
     def recommend(self, question: LaunchQuestion) -> BestKnown:
-        with open_service(self._place) as service:
-            records = CampaignRecords(service.store.campaigns(limit=MAX_CAMPAIGNS), service.store.readable_trials)
-            return best_measured(question, records) or best_projected(question, records)
+        try:
+            with open_campaign(self._place, "last") as (service, _):
+                records = CampaignRecords(service.store.campaigns(limit=MAX_CAMPAIGNS), service.store.readable_trials)
+                return best_measured(question, records) or best_projected(question, records)
+        except WrongCall as error:
+            raise WrongCall(f"{error}; `meshtune estimate SPEC` predicts the best plan without any") from None
 
 
 class CampaignAtHome:
@@ -109,7 +112,7 @@ class CampaignAtHome:
     def enqueue(self, plan: str) -> tuple[int, str]:
         """The number and the key of the new trial."""
         space = space_of(self.campaign.spec)
-        chosen = space.complete(**plan_fields("PLAN", plan, space.knobs))
+        chosen = space.complete(**plan_fields(plan, space.knobs))
         require_legal(chosen, space)
         made = self._service.changing.enqueue(self.id, chosen)
         return made.number, made.plan.key
@@ -171,7 +174,7 @@ def existing_database(place: HomePlace) -> str:
 
 @contextmanager
 def open_campaign(place: HomePlace, campaign_id: str) -> Iterator[tuple[Service, Campaign]]:
-    """The service, and the campaign of that id, or with `last` the newest."""
+    """The service, and the campaign whose id is or begins so, with `last` the newest."""
     with open_service(place) as service:
         yield service, _find_campaign(service, campaign_id)
 
@@ -190,10 +193,6 @@ def read_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial]) ->
 
 
 def _find_campaign(service: Service, campaign_id: str) -> Campaign:
-    if campaign_id == "last":
-        newest = service.store.campaigns(limit=1)
-        return newest[0] if newest else refuse_unknown(campaign_id, [])
-    try:
+    with suppress(NotFound):
         return service.store.campaign(campaign_id)
-    except NotFound:
-        return refuse_unknown(campaign_id, [campaign.id for campaign in service.store.campaigns(limit=20)])
+    return named(campaign_id, lambda most: {one.id: one for one in service.store.campaigns(limit=most)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from threading import Event, Thread
@@ -14,14 +14,13 @@ import typer
 
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.checks import Problem
-from meshtune.search_spaces.knobs import KnobSet
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Trial, TrialState
-from meshtune.tuner.cli.common import console, refuse_unknown
+from meshtune.tuner.cli.common import console, named
 from meshtune.tuner.cli.following import CampaignNow, ended_trials, follow
 from meshtune.tuner.cli.options import Place
 from meshtune.tuner.cli.render.display import CampaignRow
-from meshtune.tuner.cli.spec_file import plan_fields, read_document, wrong_spec
+from meshtune.tuner.cli.spec_file import read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client, body_of
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
@@ -44,7 +43,7 @@ class AtService:
 
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtService]:
-        """The campaign of that id, or with `last` the newest. Raises WrongCall for one that is not there."""
+        """The campaign whose id is or begins so, with `last` the newest. Raises WrongCall for one that is not there."""
         with Client(self._place.server) as client:
             yield CampaignAtService(_find(client, campaign_id), self._place)
 
@@ -122,8 +121,7 @@ class CampaignAtService:
         return str(self._remote.wait().state)
 
     def enqueue(self, plan: str) -> tuple[int, str]:
-        knobs = KnobSet(self.record().campaign.spec.knobs)
-        trial = self._remote.enqueue(plan_fields("PLAN", plan, knobs))
+        trial = self._remote.enqueue(plan)
         return trial.number, trial.plan_key
 
     def worked_on(self) -> Record:
@@ -157,13 +155,9 @@ class CampaignAtService:
 
 
 def _find(client: Client, campaign_id: str) -> Campaign:
-    if campaign_id == "last":
-        newest = client.campaigns(limit=1)
-        return newest[0] if newest else refuse_unknown(campaign_id, [])
-    try:
+    with suppress(NotFound):
         return client.campaign(campaign_id)
-    except NotFound:
-        return refuse_unknown(campaign_id, [campaign.id for campaign in client.campaigns(limit=20)])
+    return named(campaign_id, lambda most: {one.id: one for one in client.campaigns(limit=most)})
 
 
 def _body_with(spec: Path, cluster: Path | None, project: str, model: str = "") -> Any:

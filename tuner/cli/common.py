@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from meshtune.search_spaces.checks import UserError, did_you_mean
+from meshtune.search_spaces.checks import UserError, did_you_mean, listed
 from meshtune.tuner.cli.render.terminal import Terminal
 
 # A file or a pipe has no width to cut tables at, unless COLUMNS gives one.
 PIPE_WIDTH = 240
+One = TypeVar("One")
 
 
 def _console(*, stderr: bool) -> Terminal:
@@ -31,12 +32,17 @@ class WrongCall(UserError):
     """The command makes no sense as things are; nothing was done."""
 
 
-def refuse_unknown(campaign_id: str, known: Sequence[str]) -> NoReturn:
-    """Raises WrongCall. known: the newest campaigns that there are."""
-    if campaign_id == "last":
+def named(asked: str, newest: Callable[[int | None], Mapping[str, One]]) -> One:
+    """The one campaign whose id begins so, with `last` the newest. newest: so many at the most by their ids, the newest
+    first; None: all. Raises WrongCall."""
+    known = newest(1 if asked == "last" else None)
+    if not known:
         raise WrongCall("there is no campaign yet; start one with `meshtune run SPEC`")
-    hint = did_you_mean(campaign_id, known) if known else "there is none yet"
-    raise WrongCall(f"there is no campaign {campaign_id}; {hint}") from None
+    alike = [one for one in known if asked == "last" or one.startswith(asked)]
+    if len(alike) != 1:
+        hint = f"so begin {listed(alike[:20])}" if alike else did_you_mean(asked, [*known][:20])
+        raise WrongCall(f"there is no campaign {asked}; {hint}")
+    return known[alike[0]]
 
 
 def print_json(document: object) -> None:

@@ -26,7 +26,7 @@ ClusterFileOption = Annotated[
     Path | None,
     typer.Option("--cluster", metavar="FILE", help="The cluster in this file, as `cluster probe -o` writes it."),
 ]
-CampaignId = Annotated[str, typer.Argument(help="Campaign id, or `last` for the newest.", show_default=False)]
+CampaignId = Annotated[str, typer.Argument(help="Campaign id, its beginning, or `last` for the newest.")]
 HomeOption = Annotated[
     Path, typer.Option("--home", envvar="MESHTUNE_HOME", help="Folder with the database and the jobs' files.")
 ]
@@ -100,7 +100,7 @@ class Place(HomePlace):
             )
 
     def record(self, campaign: str) -> Record:
-        """The campaign of that id, or with `last` the newest, with its trials: all that its results are made of."""
+        """The campaign whose id is or begins so, with `last` the newest, with its trials."""
         with self.there.opened(campaign) as chosen:
             return chosen.record()
 

@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.checks import InvalidValue, Problem, raising
-from meshtune.search_spaces.knobs import KnobSet
-from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
@@ -122,12 +119,3 @@ def cluster_in(file: Path) -> object:
     if not isinstance(document, dict) or "cluster" not in document:
         raise WrongCall(f"--cluster {file}: has no section `cluster`")
     return document["cluster"]
-
-
-def plan_fields(option: str, text: str, knobs: KnobSet) -> dict[str, Any]:
-    """Plan fields from the `name=value,name=value` of an option, values of knobs among them. Raises WrongCall."""
-    given = dict(part.partition("=")[::2] for part in text.replace(",", " ").split())
-    values = {name: knobs.reading(name, given.pop(name)) for name in knobs.names if name in given}
-    with raising(WrongCall, option, InvalidValue):
-        plan = read_value(Plan, {**given, **({"knobs": values} if values else {})})
-    return {name: getattr(plan, name) for name in (*given, *(["knobs"] if values else []))}

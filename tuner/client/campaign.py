@@ -174,9 +174,9 @@ class CampaignCalls(Calls):
         return (yield from self._patched({"budget": _raised(self.id, view.summary.budget, more)}))
 
     @step
-    def enqueue(self, plan: Plan | Mapping[str, Any]) -> Steps[TrialView]:
-        """Put a plan in by hand, which runs before the search's next choice. Of what a mapping leaves out, dp and
-        grad_accum_steps follow; the rest is as by default."""
+    def enqueue(self, plan: Plan | Mapping[str, Any] | str) -> Steps[TrialView]:
+        """Put a plan in by hand, which runs before the search's next choice. Of what a mapping or a text leaves out, dp
+        and grad_accum_steps follow; the rest is as by default."""
         return (yield from self._ask(post(self._place("trials"), TrialView, {"plan": fields_of(plan)})))
 
     @step
@@ -339,5 +339,5 @@ def _raised(id: str, budget: Budget, more: Mapping[str, float]) -> dict[str, flo
     return {name: limits[name] + value for name, value in named.items()}
 
 
-def fields_of(plan: Plan | Mapping[str, Any]) -> Mapping[str, Any]:
+def fields_of(plan: Plan | Mapping[str, Any] | str) -> Any:
     return asdict(plan) if isinstance(plan, Plan) else plan

@@ -96,7 +96,7 @@ class ClientCalls(Calls, Generic[Handle]):
         return (yield from self._ask(post(place("estimates"), Quote, body)))
 
     @step
-    def why(self, spec: Spec, plan: Plan | Mapping[str, Any]) -> Steps[Explanation]:
+    def why(self, spec: Spec, plan: Plan | Mapping[str, Any] | str) -> Steps[Explanation]:
         """Why a plan is not legal for a spec, or not its best. Of what a mapping leaves out, dp and grad_accum_steps
         follow; the rest is as by default."""
         body = {"spec": document_of(spec), "plan": fields_of(plan)}

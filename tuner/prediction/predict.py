@@ -328,17 +328,14 @@ class ExactMemory:
 
 
 def estimate_exactly(
-    spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int], progress: Callable[[float, float], None]
+    spec: CampaignSpec, plan: Plan, ranks: Sequence[int], progress: Callable[[float, float], None]
 ) -> ExactMemory:
-    """The exact peaks of `ranks`, by default of one rank per kind of stage. plan None: the spec's baseline.
+    """The exact peaks of `ranks`, by default of one rank per kind of stage.
 
     progress: as in `exact_peaks`. Raises InvalidValue for a plan or a workload without exact peaks.
     """
-    chosen = plan or spec.baseline
-    if chosen is None:
-        raise InvalidValue([Problem("baseline", "the spec names none, so a plan must be given")])
     # Nothing is written or run there: the text of the job is the input of the estimate.
     job = workload_of(spec).materialize(
-        "estimate", spec.model, chosen, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.limit_s
+        "estimate", spec.model, plan, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.limit_s
     )
-    return ExactMemory(chosen, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks, progress=progress)))
+    return ExactMemory(plan, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks, progress=progress)))

@@ -11,6 +11,7 @@ from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.plan_names import in_full
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
@@ -120,14 +121,13 @@ def count_nodes(count: int) -> str:
 
 
 def layout_of(text: str) -> Plan | None:
-    """The layout in `tp=8,pp=16`, fields of a plan by name; None for an empty text. Raises InvalidValue, also for a dp:
-    it follows from the devices."""
-    words = text.replace(",", " ").split()
-    fields = dict(word.partition("=")[::2] for word in words)
+    """The layout in `tp=8,pp=16` or `tp8 pp16`; None for an empty text. Raises InvalidValue, also for a dp: it follows
+    from the devices."""
     with problems_as(InvalidValue, "plan"):
+        fields = in_full(text)
         if "dp" in fields:
             raise InvalidValue([Problem("dp", "follows from the devices at each node count")])
-        return read_value(Plan, fields) if words else None
+        return read_value(Plan, fields) if fields else None
 
 
 def node_counts(text: str, reference: int) -> tuple[int, ...]:

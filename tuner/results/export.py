@@ -46,7 +46,7 @@ class NothingToExport(UserError, LookupError):
 
 
 def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked:
-    """The measured plan that a word or a trial's number names. Raises NothingToExport.
+    """The measured plan that a word, a trial's number or its plan's key names. Raises NothingToExport.
 
     The words: "recommended", "fastest-once", "fastest-confirmed", and the ends of the ranking, "best" and "worst".
     """
@@ -65,7 +65,7 @@ def choose(campaign: Campaign, trials: Sequence[Trial], selector: str) -> Ranked
     if selector in ("best", "worst"):
         return ranking[0] if selector == "best" else ranking[-1]
     for entry in ranking:
-        if selector in (str(entry.trial.number), str(entry.measured_by.number)):
+        if selector in (str(entry.trial.number), str(entry.measured_by.number), entry.trial.plan.key):
             return entry
     known = ", ".join(str(entry.trial.number) for entry in ranking)
     raise NothingToExport(f"campaign {campaign.id} has no measured trial {selector!r}; measured: {known}")

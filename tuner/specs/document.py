@@ -18,6 +18,7 @@ from meshtune.runners.packages import Packaged
 from meshtune.runners.registry import WORKLOADS, TrainingProgram, schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
+from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.search.registry import searches
 from meshtune.tuner.specs.knobs import KNOBS, knobs_for_command
@@ -77,12 +78,14 @@ def parse_yaml(text: str) -> object:
 
 
 def changed_document(document: object, changes: object) -> object:
-    """`document` with the changes of an RFC 7396 merge patch. Raises InvalidSpec for too deep or too many ones."""
+    """`document` with the changes of an RFC 7396 merge patch, whose fields of plans may have short names. Raises
+    InvalidSpec for too deep or too many ones."""
     find_unstorable(changes)
     if not isinstance(changes, Mapping):
         return changes
     merged = dict(document) if isinstance(document, Mapping) else {}
-    for key, value in changes.items():
+    for name, value in changes.items():
+        key = full if (full := SHORT_NAMES.get(name)) in merged else name
         if value is None:
             merged.pop(key, None)
         else:

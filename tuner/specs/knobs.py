@@ -12,7 +12,9 @@ from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue, word
-from meshtune.search_spaces.knobs import KnobSet
+from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan_names import SHORT_NAMES, in_full
 from meshtune.search_spaces.presets import knob_catalogs
 
 CATALOGS, KNOBS = "catalogs", "knobs"
@@ -31,6 +33,8 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
             described[name] = {**described.get(name, {}), **own}
     knobs = []
     for name, entry in described.items():
+        if SHORT_NAMES.get(name, name) != name:
+            problems.append(Problem(f"{KNOBS}.{name}", f"is short for {SHORT_NAMES[name]}: call the knob otherwise"))
         try:
             knobs.append(read_knob(name, entry))
         except InvalidValue as error:
@@ -115,14 +119,12 @@ def _words(words: object) -> object:
     return {word(key): text for key, text in words.items()} if isinstance(words, Mapping) else words
 
 
-def baseline_knobs(baseline: Mapping[str, Any], knobs: KnobSet) -> dict[str, Any]:
-    """A baseline's document with its knobs under `knobs`, where they stand beside the fields of the plan."""
-    beside = {name: value for name, value in baseline.items() if name in knobs.names}
-    inside = baseline.get("knobs", {})
-    if not beside or not isinstance(inside, Mapping):
-        return dict(baseline)
-    rest = {name: value for name, value in baseline.items() if name not in beside}
-    return {**rest, "knobs": {**beside, **inside}}
+def plan_fields(given: object, knobs: KnobSet = NO_KNOBS) -> dict[str, Any]:
+    """The fields of a plan, and values of knobs, that a text or a mapping names (`in_full`), as `Space.complete` takes
+    them. Raises InvalidValue."""
+    document = in_full(given, knobs)
+    plan = read_value(Plan, document)
+    return {name: getattr(plan, name) for name in document}
 
 
 def knobs_for_command(document: Mapping[str, Any]) -> list[Problem]:

@@ -35,6 +35,7 @@ from meshtune.search_spaces.knobs import KnobSet, sizes_of
 from meshtune.search_spaces.model import NO_MODEL, UNKNOWN, ModelSpec
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.plan_names import in_full
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Home
@@ -58,7 +59,7 @@ from meshtune.tuner.prediction.quote import Quote, make_limits, make_quote
 from meshtune.tuner.search.base import SearchError
 from meshtune.tuner.search.registry import create_search, searches
 from meshtune.tuner.specs.document import DEFAULTS, InvalidSpec, find_unstorable
-from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, baseline_knobs, read_knobs, with_workload_defaults
+from meshtune.tuner.specs.knobs import CATALOGS, KNOBS, read_knobs, with_workload_defaults
 from meshtune.tuner.specs.named_files import HF_CONFIG, resolved
 from meshtune.tuner.specs.preflight import preflight
 
@@ -181,6 +182,8 @@ class _Reading:
         if name in self.refused:
             return
         with self.noting(name):
+            if kind is Plan or (kind is Bounds and isinstance(raw, Mapping)):
+                raw = in_full(raw, KnobSet(self.values.get("knobs", ())))
             self.values[name] = read_value(kind, raw)
 
     def read(self) -> None:
@@ -217,8 +220,6 @@ class _Reading:
         self._backend("runner", runners())
         self.values["baseline"] = None
         if (baseline := self.document.get("baseline")) is not None:
-            if isinstance(baseline, Mapping) and "knobs" in self.values:
-                baseline = baseline_knobs(baseline, KnobSet(self.values["knobs"]))
             self.section("baseline", Plan, baseline)
 
     def _knobs(self) -> None:
@@ -391,7 +392,8 @@ def _complete_baseline(reading: _Reading, space: Space, unknown: tuple[str, ...]
     given = reading.values.get("baseline")
     if given is None:
         return
-    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in reading.document["baseline"]}
+    written = in_full(reading.document["baseline"], space.knobs)
+    named = {name: getattr(given, name) for name in PLAN_FIELDS if name in written}
     plan = space.complete(**named, knobs=given.knobs)
     broken = [one for one in space.explain(plan, ignore_bounds=True) if not one.constraint.startswith(unknown)]
     reading.problems.extend(Problem("baseline", violation.message) for violation in broken)

@@ -78,7 +78,7 @@ class CampaignRows:
     def campaigns(
         self,
         *where: ColumnElement[bool],
-        limit: int,
+        limit: int | None,
         states: Collection[CampaignState] | None = None,
         reader: Rights = OPERATOR,
         unreadable: list[str] | None = None,

@@ -13,12 +13,13 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.physics.timing import TimePart
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
+from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Trial, time_by_part
 from meshtune.tuner.prediction.predict import foresee, training_of
+from meshtune.tuner.specs.knobs import plan_fields
 
 # Beside the pipeline, at the end of a step.
 OUTSIDE_PIPELINE = (str(TimePart.DP), str(TimePart.OPTIMIZER))
@@ -139,10 +140,8 @@ def plan_in(spec: CampaignSpec, space: Space, chosen: PlanOf) -> Plan:
             raise InvalidValue([Problem("plan", "is the baseline, which the spec has not")])
         return spec.baseline
     assert isinstance(chosen, dict)
-    axes = {name: value for name, value in chosen.items() if name in PLAN_FIELDS}
-    knobs = {name: value for name, value in chosen.items() if name not in PLAN_FIELDS}
     with problems_as(InvalidValue, "plan"):
-        plan = space.complete(**axes, **({"knobs": knobs} if knobs else {}))
+        plan = space.complete(**plan_fields(chosen, space.knobs))
     if broken := space.explain(plan, ignore_bounds=True):
         raise InvalidValue([Problem("plan", f"{plan.key} is not legal: {broken[0]}")])
     return plan

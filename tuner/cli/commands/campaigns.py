@@ -88,8 +88,8 @@ def _run_at_service(spec: Path, place: Place, *, dry_run: bool, cluster: Path | 
 @app.command(rich_help_panel=PANEL, short_help="Go on with a campaign that was interrupted or paused.")
 @placed
 def resume(
-    campaign: CampaignId,
     place: Place,
+    campaign: CampaignId = "last",
     trials: TrialsOption = None,
     wall_time_s: WallTimeOption = None,
     device_hours: DeviceHoursOption = None,
@@ -108,7 +108,7 @@ def resume(
 
 @app.command(rich_help_panel=PANEL, short_help="Start no more trials; running ones are measured to their end.")
 @placed
-def pause(campaign: CampaignId, place: Place) -> None:
+def pause(place: Place, campaign: CampaignId = "last") -> None:
     """Start no more trials; running ones are measured to their end."""
     with place.there.opened(campaign) as chosen:
         require_going_on(chosen, "pause")
@@ -128,8 +128,8 @@ def cancel(campaign: CampaignId, place: Place) -> None:
 @app.command(rich_help_panel=PANEL, short_help="Change its name, tags, notes or budget; extend one that ended.")
 @placed
 def edit(
-    campaign: CampaignId,
     place: Place,
+    campaign: CampaignId = "last",
     name: Annotated[str | None, typer.Option(help="Another name; the id stays.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="In place of its tags; may stand several times.")] = None,
     no_tags: Annotated[bool, typer.Option("--no-tags", help="Without any tag.")] = False,
@@ -185,7 +185,7 @@ def require_going_on(campaign: CampaignAtHome | CampaignAtService, verb: str) ->
 @placed
 def enqueue(
     campaign: CampaignId,
-    plan: Annotated[str, typer.Argument(help="Fields of a plan and knobs, such as tp=4,pp=2; dp follows.")],
+    plan: Annotated[str, typer.Argument(help="Fields of a plan and knobs, such as tp=4,mbs=2; dp follows.")],
     place: Place,
 ) -> None:
     """Put a plan in by hand: it runs before the search's next choice."""
@@ -194,21 +194,22 @@ def enqueue(
     console.print(f"trial {number} of {chosen.id}: {key}, before the search's next choice", soft_wrap=True)
 
 
-@app.command(rich_help_panel=PANEL, short_help="Show all campaigns, one with its trials, or one trial.")
+@app.command(rich_help_panel=PANEL, short_help="Show a campaign with its trials, one trial, or all campaigns.")
 @placed
 def show(
     place: Place,
-    campaign: Annotated[str, typer.Argument(help="Campaign id or `last`; none: all campaigns.")] = "",
+    campaign: CampaignId = "last",
     trial: Annotated[int | None, typer.Option(min=0, help="Everything of this one trial.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="List all campaigns, the newest first.")] = False,
 ) -> None:
-    """Show all campaigns, or one with every trial, or one trial with all that is known of it."""
+    """Show a campaign with every trial, or one trial with all that is known of it; with --all list the campaigns."""
     from meshtune.tuner.cli.render.display import campaigns_table
     from meshtune.tuner.cli.render.trial import trial_page
     from meshtune.tuner.cli.telling import print_campaign
 
-    if trial is not None and not campaign:
-        raise WrongCall(f"--trial {trial} needs a campaign: `meshtune show last --trial {trial}`")
-    if not campaign:
+    if every:
+        if campaign != "last" or trial is not None:
+            raise WrongCall("--all lists every campaign: it goes with neither a campaign nor --trial")
         console.print(campaigns_table(place.there.listed(MAX_LISTED)))
         return
     with place.there.opened(campaign) as chosen:

@@ -43,7 +43,7 @@ MAX_LISTED = 100_000
 # In a log, on a pipe.
 TELL_EVERY_S = 10.0
 CalibrateOption = Annotated[
-    str, typer.Option("--calibrate", help="Learn from what this campaign measured: an id, or `last`.")
+    str, typer.Option("--calibrate", help="Learn from this campaign: an id, its beginning, or `last`.")
 ]
 
 
@@ -52,7 +52,7 @@ CalibrateOption = Annotated[
 def spaces(
     spec: SpecFile,
     place: HomePlace,
-    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,zero_stage=1,KNOB=value.")] = "",
+    why: Annotated[str, typer.Option(help="Explain one plan, such as tp=4,zero=1,KNOB=value.")] = "",
     plans: Annotated[bool, typer.Option("--list", help="List every legal plan.")] = False,
     knobs: Annotated[bool, typer.Option("--knobs", help="Say what each knob adds.")] = False,
     cluster: ClusterFileOption = None,
@@ -61,14 +61,15 @@ def spaces(
     from meshtune.search_spaces.knobs import count_with_knobs
     from meshtune.tuner.cli.render.display import space_table, space_text
     from meshtune.tuner.cli.render.knobs import knobs_table
-    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+    from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
     from meshtune.tuner.cli.telling import print_missing
+    from meshtune.tuner.specs.knobs import plan_fields
     from meshtune.tuner.specs.read import quoted
 
     document, campaign_spec, space = read_spec_file(spec, None, cluster)
     print_missing(campaign_spec, None)
     if why:
-        plan = space.complete(**plan_fields("--why", why, space.knobs))
+        plan = space.complete(**plan_fields(why, space.knobs))
         broken = space.explain(plan)
         console.print(f"{plan.key}: {'illegal' if broken else 'legal'}", soft_wrap=True)
         for violation in broken:
@@ -186,7 +187,7 @@ def estimate(
     spec: SpecFile,
     place: Place,
     exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
-    plan: Annotated[str, typer.Option(help="Why not this plan, such as tp=8,zero_stage=1,KNOB=value.")] = "",
+    plan: Annotated[str, typer.Option("--why", "--plan", help="One plan, such as tp=8,zero=1,KNOB=value.")] = "",
     rank: Annotated[
         list[int] | None, typer.Option(min=0, help="With --exact: a rank; default: one per kind of stage.")
     ] = None,
@@ -199,12 +200,13 @@ def estimate(
 ) -> None:
     """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
 
-    With --exact: the peak memory per pipeline stage of one plan (default: the baseline), in seconds to minutes.
+    With --exact: peak memory per pipeline stage of a plan (default: baseline, else predicted best), in up to minutes.
     """
     from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
-    from meshtune.tuner.cli.spec_file import plan_fields, read_spec_file, stored_basis
+    from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
     from meshtune.tuner.prediction.predict import check_same, learn
     from meshtune.tuner.prediction.quote import explain
+    from meshtune.tuner.specs.knobs import plan_fields
     from meshtune.tuner.specs.read import quoted
 
     if place.server and not (exact or plan or rank or calibrate):
@@ -216,13 +218,16 @@ def estimate(
     if calibrate:
         place.require_home("estimate --calibrate")
     document, campaign_spec, space = read_spec_file(spec, None, cluster, model)
-    fields = plan_fields("--plan", plan, space.knobs) if plan else {}
+    fields = plan_fields(plan, space.knobs) if plan else {}
     chosen = space.complete(**fields) if plan else None
     if exact and calibrate:
         raise WrongCall("--calibrate goes with predictions, and --exact predicts nothing")
     if rank and not exact:
         raise WrongCall("--rank goes with --exact")
     if exact:
+        if (chosen := chosen or campaign_spec.baseline) is None:
+            chosen = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place)).best[0].plan
+            errors.print("the spec names no baseline: of the plan predicted best", soft_wrap=True)
         memory = _estimated_exactly(campaign_spec, chosen, rank or [])
         print_found(memory, exact_memory_parts(memory), as_json)
         return
@@ -254,7 +259,7 @@ def _print_explanation(explanation: Explanation, as_json: bool) -> None:
     print_found({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
 
 
-def _estimated_exactly(spec: CampaignSpec, plan: Plan | None, ranks: Sequence[int]) -> ExactMemory:
+def _estimated_exactly(spec: CampaignSpec, plan: Plan, ranks: Sequence[int]) -> ExactMemory:
     """With its duration told before it starts; then a bar on a terminal, and a line now and then elsewhere."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -309,11 +314,11 @@ def _told_now_and_then(bar: Progress, *, wanted: bool) -> Iterator[None]:
 @app.command(rich_help_panel=PANEL, short_help="Predict speed and efficiency at other node counts.")
 @placed
 def project(
-    source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="A campaign to learn from, or a spec file.")],
     place: Place,
+    source: Annotated[str, typer.Argument(metavar="CAMPAIGN|SPEC", help="What it learns from, or a spec.")] = "last",
     nodes: Annotated[str, typer.Option(help="Node counts, such as 1,2,4; default: the spec's, doubled 5 times.")] = "",
     plan: Annotated[
-        str, typer.Option(help="The same layout on every node count, such as tp=8,pp=16; dp follows from the devices.")
+        str, typer.Option(help="The same layout on every node count, such as tp=8,mbs=2; dp follows from the devices.")
     ] = "",
     wall: Annotated[
         float, typer.Option(min=0.01, max=1, help="The least efficiency that still pays.")

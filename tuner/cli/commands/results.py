@@ -39,8 +39,8 @@ _OWN = "meshtune.sbatch.arguments"
 @app.command(rich_help_panel=PANEL, short_help="Print the best plans and the gain over the baseline.")
 @placed
 def best(
-    campaign: CampaignId,
     place: Place,
+    campaign: CampaignId = "last",
     top: Annotated[int, typer.Option(min=1, help="How many settings.")] = 10,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,12 +60,12 @@ def best(
 @app.command(rich_help_panel=PANEL, short_help="Write a plan in the words of a program or scheduler.")
 @placed
 def export(
-    campaign: CampaignId,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the files.")],
     place: Place,
+    campaign: CampaignId = "last",
     trial: Annotated[
         str,
-        typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best`, `worst` or a trial's number."),
+        typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best`, `worst`, a trial or a plan."),
     ] = "recommended",
     format: Annotated[str, typer.Option(help=f"{FORMATS}, or a package's scheduler; default: json and job.")] = "",
     option: Annotated[
@@ -115,7 +115,7 @@ def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
 
 @app.command(rich_help_panel=PANEL, short_help="Say what the trials teach: knobs, failures, why the best win.")
 @placed
-def analyze(campaign: CampaignId, place: Place, as_json: JsonOption = False) -> None:
+def analyze(place: Place, campaign: CampaignId = "last", as_json: JsonOption = False) -> None:
     """Say what the trials teach: the knobs that matter, failures, what was expected, why the best plans win."""
     from meshtune.tuner.cli.render.analysis import analysis_parts
 
@@ -127,11 +127,11 @@ def analyze(campaign: CampaignId, place: Place, as_json: JsonOption = False) -> 
 @app.command(rich_help_panel=PANEL, short_help="Measure the winner and the baseline with another program.")
 @placed
 def confirm(
-    campaign: CampaignId,
     spec: Annotated[
         Path, typer.Option("--with", help="YAML with the other program as `workload`, and `runner` if it differs.")
     ],
     place: Place,
+    campaign: CampaignId = "last",
     trial: Annotated[
         str, typer.Option(help="`recommended`, `fastest-once`, `fastest-confirmed`, `best` or a trial's number.")
     ] = "recommended",
@@ -191,9 +191,9 @@ def _measured_there(
 @app.command(rich_help_panel=PANEL, short_help="Write campaigns as one HTML file with figures, for print.")
 @placed
 def report(
-    campaigns: Annotated[list[str], typer.Argument(help="Campaign ids, or `last` for the newest.", show_default=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")],
     place: Place,
+    campaigns: Annotated[list[str] | None, typer.Argument(help="Campaign ids or beginnings; default: last.")] = None,
 ) -> None:
     """Write campaigns as one HTML file with figures and tables, which needs no network and prints well."""
     from meshtune.runners.extras import require_extra
@@ -201,15 +201,15 @@ def report(
     require_extra("report", "a report")
     from meshtune.tuner.results.report.campaigns import render_report
 
-    by_id = {record.campaign.id: record for record in map(place.record, campaigns)}
+    by_id = {record.campaign.id: record for record in map(place.record, campaigns or ["last"])}
     _write(output, render_report([(record.campaign, record.trials) for record in by_id.values()]).encode())
 
 
 @app.command("export-data", rich_help_panel=PANEL, short_help="Write every trial as CSV, Parquet or JSON.")
 @placed
 def export_data(
-    campaign: CampaignId,
     place: Place,
+    campaign: CampaignId = "last",
     format: Annotated[Literal["csv", "parquet", "json"], typer.Option(help="json has every step and attempt.")] = "csv",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File; default: print, but for parquet.")
@@ -239,8 +239,8 @@ def _write(output: Path, body: bytes) -> None:
 @app.command(rich_help_panel=PANEL, short_help="Measure plans again: does their order hold?")
 @placed
 def rerun(
-    campaign: CampaignId,
     place: Place,
+    campaign: CampaignId = "last",
     trials: Annotated[
         list[str] | None, typer.Argument(help="Numbers, or words as of `export --trial`; default: best worst.")
     ] = None,
@@ -273,7 +273,7 @@ def rerun(
 
 @app.command(rich_help_panel=PANEL, short_help="Measure the optimum again: does it still stand?")
 @placed
-def revalidate(campaign: CampaignId, place: Place, as_json: JsonOption = False) -> None:
+def revalidate(place: Place, campaign: CampaignId = "last", as_json: JsonOption = False) -> None:
     """Measure the optimum and the best other plan once more, and say whether the optimum still stands.
 
     Stores nothing; with --server these are second runs of the campaign.

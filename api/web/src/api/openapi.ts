@@ -169,7 +169,7 @@ export interface components {
         };
         CampaignSpec: {
             accept?: "numerics"[];
-            baseline?: {
+            baseline?: ({
                 /** @enum {string} */
                 context?: "all_gather" | "ulysses" | "ring";
                 /** @default 1 */
@@ -178,15 +178,25 @@ export interface components {
                 dp: number;
                 /** @default 1 */
                 ep: number;
+                /** @default 1 */
+                every: number;
+                /** @default 0 */
+                first: number;
                 /** @default 0 */
                 first_stage_less_layers: number;
+                /** @default 1 */
+                ga: number;
                 /** @default 1 */
                 grad_accum_steps: number;
                 knobs?: {
                     [key: string]: boolean | number | string;
                 };
                 /** @default 0 */
+                last: number;
+                /** @default 0 */
                 last_stage_less_layers: number;
+                /** @default 1 */
+                mbs: number;
                 /** @default 1 */
                 micro_batch_size: number;
                 /** @default 1 */
@@ -199,15 +209,19 @@ export interface components {
                 schedule?: "gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv";
                 /** @default true */
                 sequence_parallel: boolean;
+                /** @default true */
+                sp: boolean;
                 /** @default 1 */
                 tp: number;
                 /** @default 1 */
                 vpp: number;
                 /** @default 0 */
+                zero: number;
+                /** @default 0 */
                 zero_stage: number;
             } & {
                 [key: string]: boolean | number | string;
-            };
+            }) | string;
             budget?: {
                 /** @default null */
                 device_hours: number | null;
@@ -469,7 +483,7 @@ export interface components {
                     risk: string;
                     /** @default  */
                     source: string;
-                    values?: (boolean | number | string)[];
+                    values?: (boolean | number | string)[] | (boolean | number | string);
                     /** @default  */
                     versions: string;
                     /** @default  */
@@ -652,55 +666,75 @@ export interface components {
                  *       "all_gather"
                  *     ]
                  */
-                context: ("all_gather" | "ulysses" | "ring")[];
+                context: ("all_gather" | "ulysses" | "ring")[] | ("all_gather" | "ulysses" | "ring");
                 /**
                  * @default [
                  *       1
                  *     ]
                  */
-                cp: number[];
+                cp: number[] | number;
                 /**
                  * @default [
                  *       1
                  *     ]
                  */
-                ep: number[];
+                ep: number[] | number;
+                /**
+                 * @default [
+                 *       1
+                 *     ]
+                 */
+                every: number[] | number;
                 /** @default null */
-                first_stage_less_layers: number[] | null;
+                first: number[] | number | null;
                 /** @default null */
-                grad_accum_steps: number[] | null;
+                first_stage_less_layers: number[] | number | null;
                 /** @default null */
-                last_stage_less_layers: number[] | null;
+                ga: number[] | number | null;
                 /** @default null */
-                micro_batch_size: number[] | null;
+                grad_accum_steps: number[] | number | null;
                 /** @default null */
-                pp: number[] | null;
+                last: number[] | number | null;
+                /** @default null */
+                last_stage_less_layers: number[] | number | null;
+                /** @default null */
+                mbs: number[] | number | null;
+                /** @default null */
+                micro_batch_size: number[] | number | null;
+                /** @default null */
+                pp: number[] | number | null;
                 /**
                  * @default [
                  *       "none"
                  *     ]
                  */
-                recompute: ("none" | "selective" | "full")[];
+                recompute: ("none" | "selective" | "full")[] | ("none" | "selective" | "full");
                 /**
                  * @default [
                  *       1
                  *     ]
                  */
-                recompute_interval: number[];
+                recompute_interval: number[] | number;
                 /**
                  * @default [
                  *       "1f1b"
                  *     ]
                  */
-                schedule: ("gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv")[];
+                schedule: ("gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv")[] | ("gpipe" | "1f1b" | "interleaved" | "zero_bubble" | "zbv");
                 /**
                  * @default [
                  *       true
                  *     ]
                  */
-                sequence_parallel: boolean[];
+                sequence_parallel: boolean[] | boolean;
+                /**
+                 * @default [
+                 *       true
+                 *     ]
+                 */
+                sp: boolean[] | boolean;
                 /** @default null */
-                tp: number[] | null;
+                tp: number[] | number | null;
                 /** @default false */
                 tp_across_nodes: boolean;
                 /**
@@ -708,7 +742,7 @@ export interface components {
                  *       1
                  *     ]
                  */
-                vpp: number[];
+                vpp: number[] | number;
                 /**
                  * @default [
                  *       0,
@@ -717,7 +751,16 @@ export interface components {
                  *       3
                  *     ]
                  */
-                zero_stage: number[];
+                zero: number[] | number;
+                /**
+                 * @default [
+                 *       0,
+                 *       1,
+                 *       2,
+                 *       3
+                 *     ]
+                 */
+                zero_stage: number[] | number;
             };
             stop?: {
                 /** @default 0.05 */
