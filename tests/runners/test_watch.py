@@ -9,17 +9,24 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners import report
+from meshtune.runners.base import Cause, JobState
+from meshtune.runners.json_files import write_files
 from meshtune.runners.measuring import WATCH_FILE
 from meshtune.runners.outcome import Outcome, Verdict, read_result
-from meshtune.runners.processes.gang import is_marked
+from meshtune.runners.processes.gang import is_marked, run_gang
+from meshtune.runners.programs.deepspeed.workload import DeepSpeedWorkload
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
+from meshtune.runners.programs.workloads.command import CommandWorkload
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
@@ -270,3 +277,78 @@ def test_the_watch_of_a_rank_that_tells_nothing_ends_with_the_others(job):
     assert silent.wait(timeout=10) == 0
     assert outcome is not None
     assert time.monotonic() - started < 20
+
+
+DDP = """
+import os, sys, torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("threads", os.environ.get("OMP_NUM_THREADS"))
+while True:
+    model(torch.ones(1, 2)).sum().backward()
+    step_of(0.03)
+    optimizer.step()
+"""
+
+
+def test_a_job_of_the_workload_command_ends_by_its_watch(job):
+    (job / "train.py").write_text(f"{PACED}{DDP}")
+    launch = ["{python}", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29713"]
+    workload = CommandWorkload({"command": [*launch, str(job / "train.py")], "watch": True, "start": "job"})
+    assert workload.steps is None
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=60.0)
+    write_files(job, spec.files)
+    gang = run_gang(spec, None)
+    outcome = workload.read(job, gang.result())
+    assert gang.result().state is JobState.SUCCEEDED
+    assert steps_of(outcome) == pytest.approx(0.03, rel=0.1)
+    log = (job / "rank-0.log").read_text()
+    # By torchrun, which gives each of several ranks one.
+    assert "threads 1\n" in log
+    assert len([line for line in log.splitlines() if line.startswith("[meshtune] optimizer step 5")]) <= 11
+
+
+def test_a_job_that_tells_no_step_says_what_was_looked_for(job):
+    workload = CommandWorkload(
+        {"command": ["sleep", "60"], "watch": True, "start": "job", "env": {"OMP_NUM_THREADS": 2}}
+    )
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=3.0)
+    assert json.loads(spec.files[WATCH_FILE])["unset"] == ["MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
+    write_files(job, spec.files)
+    outcome = workload.read(job, run_gang(spec, None).result())
+    assert outcome.verdict is Verdict.TIMED_OUT
+    assert outcome.reason.startswith(
+        "ran longer than its time limit of 3 s; its output tells no steps: looked for are "
+    )
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=30.0)
+    spec = replace(spec, command=(*spec.command[:4], "true"))
+    (job / "rank-0.log").unlink()
+    outcome = workload.read(job, run_gang(spec, None).result())
+    assert (outcome.verdict, outcome.cause) == (Verdict.CRASHED, Cause.USER_BUG)
+    assert "its output tells no steps: looked for are " in outcome.reason
+
+
+def test_the_failure_of_a_watched_job_is_read_from_its_log(job):
+    text = (
+        "for step in range(3): print('step', step)\nraise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')"
+    )
+    (job / "train.py").write_text(text)
+    workload = CommandWorkload({"command": ["{python}", str(job / "train.py")], "watch": True, "start": "job"})
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=30.0)
+    write_files(job, spec.files)
+    outcome = workload.read(job, run_gang(spec, None).result())
+    assert (outcome.verdict, outcome.failed_rank) == (Verdict.OOM, 0)
+    assert outcome.reason == "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
+
+
+def test_a_program_of_its_own_log_is_watched_alike():
+    options = {"script": "/train.py", "watch": True}
+    workload = DeepSpeedWorkload(options)
+    job = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), Path("/job"), seed=0, time_limit_s=30.0)
+    assert job.command[1:4] == ("-m", "meshtune.runners.watch", "--")
+    assert (job.env["MESHTUNE_DIRECTORY"], workload.steps) == ("/job", None)
+    with pytest.raises(InvalidValue, match="takes exactly one of"):
+        CommandWorkload({"command": ["train"], "log": {"step": r"step (\d+)"}})
+    CommandWorkload({"command": ["train"], "log": {"step": r"step (\d+)"}, "watch": True})
