@@ -61,7 +61,7 @@ _SAMPLES = 2
 # Before a count: what else a program counts; but for the name of a file.
 _OTHER = re.compile(
     r"(?<![\w./])(?:eval|valid|test|sanity|load|download|tokeniz|map\b|val\b|filter|generat|sav)\w*(?![\w./-]*\.py)"
-    r"[^|\]]{0,40}$",
+    r"[^]]*$",
     re.IGNORECASE,
 )
 _LOSS = re.compile(

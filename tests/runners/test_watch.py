@@ -26,6 +26,7 @@ from meshtune.runners.processes.gang import is_marked, run_gang
 from meshtune.runners.programs.deepspeed.workload import DeepSpeedWorkload
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.runners.programs.workloads.command import CommandWorkload
+from meshtune.runners.watch import Output
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
@@ -63,6 +64,53 @@ def steps_of(outcome: Outcome | None) -> float:
     assert outcome.verdict is Verdict.OK, outcome.reason
     assert outcome.measurement is not None
     return median(outcome.measurement.step_times_s)
+
+
+BAR_OF_TWO = "{}: 50%|#####     | {}/100 [00:01<00:01, {}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " iteration {:8d}/     100 | consumed samples: 64 | elapsed time per iteration (ms): 512.3 | loss scale: 1.0 |",
+        "[rank0]:[titan] 2026-01-01 10:00:0{0} - root - INFO - step: {0:2d}  loss:  8.1  memory:  0.93GiB(1.96%)",
+        "epoch=0/micro_step=1/global_step={}, RunningAvgSamplesPerSec=12.5, CurrSamplesPerSec=12.6",
+        "Epoch [1/5], Step [{}/600], Loss: 0.5",
+        "iter {}: loss 3.2, time 50.1ms, mfu 12.00%",
+        "Epoch 0:  12%|#2        | {}/100 [00:05<00:40, 2.20it/s, v_num=0]",
+        "train: {}it [00:10, 1.20it/s]",
+        '{{"iteration": {}, "lm loss": 2.5}}',
+        "[{}/100] lr 0.1",
+        "INFO:test_train.py:45: step #{} of a run",
+    ],
+)
+def test_lines_of_programs_count(line):
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    for number in range(1, 6):
+        output.take(line.format(number), float(number))
+    steps = output.steps()
+    assert steps is not None
+    assert (steps.number, len(steps.spans), output.step_times_s()) == (5, 4, [1.0] * 4)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        BAR_OF_TWO.format("Loading checkpoint shards", "{}", "1.2s/it]"),
+        BAR_OF_TWO.format("Map", "{}", "1234.5 examples/s]"),
+        BAR_OF_TWO.format("weights.bin", "{}", "12.5MB/s]"),
+        "Evaluating step {}/10",
+        "Epoch [{}/5]",
+        "the step took {}.5 of a step 0.{}2",
+        "step 0.{}2 s",
+        "saved checkpoint of step {}",
+    ],
+)
+def test_what_else_programs_count_is_no_step(line):
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    for number in range(1, 6):
+        output.take(line.format(number, number), float(number))
+    assert output.steps() is None
 
 
 # Takes so long from one call to the next, whatever else the machine does.
