@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -145,6 +146,14 @@ for step in range(1, 100000):
     if step % 5 == 0:
         print(f"INFO:train.py:30: epoch 0 step {step} | loss {9 - step / 1000:.3f} | lr 3.0e-4")
 """
+REPORTED = """
+from meshtune.runners.report import Reporter
+reporter = Reporter()
+for step in range(1, 100000):
+    step_of(0.05)
+    print(f"loss: 7.0 {step * 3}/100")
+    assert not reporter.step(loss=9.5 - step)
+"""
 LOSSES = """
 import sys
 step = 0
@@ -174,7 +183,10 @@ for step in range(100000):
     ("script", "step_s", "losses", "more"),
     [
         (EVERY_FIVE, 0.05, (), {}),
-        (LOSSES, 0.05, (8.5, 7.5, 6.5, 5.5), {}),
+        # That of one pass on one rank, as far as is known.
+        (LOSSES, 0.05, (), {}),
+        (LOSSES, 0.05, (8.5, 7.5, 6.5, 5.5), {"log": {"step": r"iteration +(\d+)", "loss": r"\| loss: ([\d.]+)"}}),
+        (REPORTED, 0.05, (8.5, 7.5, 6.5, 5.5), {}),
         # 4 samples of a rank in a pass, and 2 passes in a step.
         (SAMPLES, 0.04, (), {"plan": Plan(dp=1, micro_batch_size=4, grad_accum_steps=2)}),
         (MARKED, 0.05, (), {"log": {"step_time_ms": r"done: (\d+)"}}),
@@ -188,7 +200,7 @@ def test_lines_that_count_are_steps(script, step_s, losses, more, job):
     assert outcome is not None
     assert outcome.measurement is not None
     assert outcome.measurement.first_losses == losses
-    assert outcome.measurement.peak_memory_bytes == (((3 << 29),) if script is LOSSES else ())
+    assert outcome.measurement.peak_memory_bytes == ((3 << 29,) if script is LOSSES else ())
 
 
 PASSES = """
@@ -228,10 +240,8 @@ def test_what_ends_early_is_a_measurement_of_what_it_told(job):
 
 
 def test_a_loss_that_is_no_number_is_a_crash(job):
-    script = (
-        "for step in range(1, 9):\n    print('step', step, 'loss: 2.5.' if step < 3 else 'loss: nan'); step_of(0.02)"
-    )
-    _, outcome = run(job, script)
+    script = "for step in range(1, 9):\n    print('step', step, 'loss', 'nan' if step > 2 else 2.5); step_of(0.02)"
+    _, outcome = run(job, script, log={"step": r"step (\d+)", "loss": "loss ([a-z0-9.]+)"})
     assert outcome is not None
     assert (outcome.verdict, outcome.reason) == (Verdict.CRASHED, "a loss of the first steps is nan")
 
@@ -246,14 +256,20 @@ for number in tqdm(range(1, 100000)):
     step_of(0.02)
     if number % 3 == 0:
         optimizer.step()
-        optimizer.zero_grad()
+        with open("clock", "a") as file:
+            print(time.monotonic(), file=file)
 """
 
 
 def test_a_program_of_torch_is_measured_by_its_optimizer_whatever_its_bar_counts(job):
     done, outcome = run(job, TORCH, plan=Plan(dp=1, grad_accum_steps=8))
     assert done.returncode == 0
-    assert steps_of(outcome) == pytest.approx(0.06, rel=0.1)
+    clock = [float(line) for line in (job / "clock").read_text().split()]
+    assert outcome is not None
+    assert outcome.measurement is not None
+    measured = [*outcome.measurement.warmup_times_s, *outcome.measurement.step_times_s]
+    own = [after - before for before, after in pairwise(clock)]
+    assert sum(measured) == pytest.approx(sum(own[: len(measured)]), rel=0.1)
     assert b"[meshtune] optimizer step 9\n" in done.stderr
 
 
@@ -351,7 +367,7 @@ def test_a_job_of_the_workload_command_ends_by_its_watch(job):
     gang = run_gang(spec, None)
     outcome = workload.read(job, gang.result())
     assert gang.result().state is JobState.SUCCEEDED
-    assert steps_of(outcome) == pytest.approx(0.03, rel=0.1)
+    assert steps_of(outcome) == pytest.approx(0.03, rel=0.5)  # two processes more may wait for the cores
     log = (job / "rank-0.log").read_text()
     # By torchrun, which gives each of several ranks one.
     assert "threads 1\n" in log
