@@ -61,11 +61,10 @@ _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
 _SAMPLES = _FORMS[2][1]
 # Before a count: what else a program counts; but for the name of a file.
 _OTHER = re.compile(
-    r"(?<![\w./])(?:eval|valid|test|sanity|load|download|tokeniz|map\b|val\b|filter|generat|sav)\w*(?![\w./-]*\.py)"
-    r"[^]]*$",
-    re.IGNORECASE,
+    r"(?i)(?<![\w./])(?:eval|valid|test|sanity|load|download|tokeniz|map\b|val\b|filter|generat|sav)"
+    r"\w*(?![\w./-]*\.py)[^]]*$"
 )
-_MEMORY = re.compile(r"(?:max|peak)[\w ]{0,20}?mem[^\d,;|]{0,20}(\d+(?:\.\d+)?) ?([KMG])(i?)B", re.IGNORECASE)
+_MEMORY = re.compile(r"(?i)(?:max|peak)[\w ]{0,20}?mem[^\d,;|]{0,20}(\d+(?:\.\d+)?) ?([KMG])(i?)B")
 # Characters before a count that say what it is; and names of counts that are kept.
 _BEFORE, _MOST = 80, 1000
 
@@ -88,7 +87,8 @@ class Counter:
             self.spans.append((now - self.at, grown))
         elif grown > 0 and self.spans:  # what is written in blocks arrives at once
             self.spans[-1] = self.spans[-1][0], self.spans[-1][1] + grown
-        if number != self.number:  # below it: it began anew, and the time between is no step's
+        # Far below it: it began anew, and the time between is no step's. A little: of a rank that is behind.
+        if grown > 0 or 2 * number <= self.number:
             self.number, self.at = number, now
 
     def seconds(self) -> float:
@@ -127,12 +127,8 @@ class Output:
                 counter.take(counter.number + 1 if number is None else number, now)
             if level == 0 and match is not None and match[3]:
                 counter.losses[counter.number] = float(match[3])
-        if (
-            self._patterns is not None
-            and (loss := self._patterns.find("loss", words))
-            and (rank, "log") in self.counters
-        ):
-            self.counters[rank, "log"].losses[self.counters[rank, "log"].number] = loss.value
+        if (own := self.counters.get((rank, "log"))) and (loss := self._patterns.find("loss", words)):
+            own.losses[own.number] = loss.value
         if memory := _MEMORY.search(words):
             unit = (1024 if memory[3] else 1000) ** ("KMG".index(memory[2].upper()) + 1)
             self.memory[rank or 0] = max(self.memory.get(rank or 0, 0), round(float(memory[1]) * unit))
@@ -224,19 +220,15 @@ def main(words: Sequence[str]) -> int:
         if not measured and (now >= say_at or (end and end.si_status == 0)):
             say_at, measured = float("inf"), _report(context, output, measuring, at_once=True)
             if not measured:
-                count = len(output.step_times_s())
-                few = (
-                    f"its output tells {count} times of steps, and {_LEAST} are needed"
-                    if count
-                    else "its output tells no steps"
-                )
-                os.write(2, f"\n{WATCH_SAYS}{few}: {_SOUGHT}\n".encode())
+                few = len(output.step_times_s())
+                told = f"{few} times of steps, not {_LEAST}" if few else "no steps"
+                os.write(2, f"\n{WATCH_SAYS}its output tells {told}: {_SOUGHT}\n".encode())
     _end_all(child, mark)
     if received or measured:
         return 128 + received[0] if received else 0
     if child.returncode < 0:  # as it ended, so do we
         os.kill(os.getpid(), -child.returncode)
-    return child.returncode % 128
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _environment(folder: Path, unset: Sequence[str], mark: str) -> dict[str, str]:

@@ -67,6 +67,15 @@ def steps_of(outcome: Outcome | None) -> float:
     return median(outcome.measurement.step_times_s)
 
 
+def test_a_rank_that_is_behind_begins_nothing_anew():
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    for at, number in enumerate((10, 11, 10, 12, 11, 13, 12, 14, 1, 2, 3)):
+        output.take(f"step {number}", float(at))
+    steps = output.steps()
+    assert steps is not None
+    assert [seconds for seconds, _ in steps.spans] == [1.0, 2.0, 2.0, 2.0, 1.0, 1.0]
+
+
 BAR_OF_TWO = "{}: 50%|#####     | {}/100 [00:01<00:01, {}"
 
 
@@ -224,6 +233,7 @@ def test_a_program_that_tells_no_step_is_told_so_and_its_exit_code_passed_on(job
     done, outcome = run(job, "raise MemoryError('no room')")
     assert (done.returncode, outcome) == (1, None)
     assert done.stderr.endswith(b"\nMemoryError: no room\n")
+    assert run(job, "raise SystemExit(137)")[0].returncode == 137
     done, outcome = run(job, "import os; os.kill(os.getpid(), 9)")
     assert done.returncode == -signal.SIGKILL
 
