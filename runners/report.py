@@ -95,11 +95,15 @@ class Reporter:
             self.losses.append(loss)
         if gradient_norm is not None:
             self.gradient_norms.append(gradient_norm)
-        if WATCHED in os.environ and _rank() == 0:
-            told = "" if loss is None else f" loss {loss}"
-            # Whole, and past whatever a script made of sys.stderr.
-            os.write(2, f"[meshtune] {self._unit} {len(self.step_times_s)}{told}\n".encode())
+        self.tell(loss)
         return 0 < self.steps_wanted <= len(self.step_times_s)
+
+    def tell(self, loss: float | None = None) -> None:
+        """Say to `meshtune.runners.watch`, where it is there, which step was the last."""
+        if WATCHED in os.environ and _rank() == 0:
+            loss_words = "" if loss is None else f" loss {loss}"
+            # Whole, and past whatever a script made of sys.stderr.
+            os.write(2, f"[meshtune] {self._unit} {len(self.step_times_s)}{loss_words}\n".encode())
 
     def done(self, **more: Any) -> None:
         """Report what was timed. more: as for `report`."""
@@ -140,6 +144,7 @@ class TrainerReport:
         # Of several steps the Trainer logs the mean.
         if "loss" in (logs or {}) and state.global_step == self._logged + 1:
             self._reporter.losses.append(float(logs["loss"]))
+            self._reporter.tell(self._reporter.losses[-1])
             # Since 4.38, in 4.x where gradients are clipped: before that, and without a loss scale.
             if logs.get("grad_norm") is not None:
                 self._reporter.gradient_norms.append(float(logs["grad_norm"]))

@@ -41,12 +41,13 @@ _SOUGHT = (
 _LEAST = 3
 GRACE_S, _PERIOD_S, _LOOK_S = 5.0, 0.05, 1.0
 # Forms of a count, by level: those of the lowest that there are count alone. Groups: the number, empty where each line
-# is a step; its total.
+# is a step; its total. What a program prints as its loss is mostly that of one rank's last pass, which no two plans
+# share: a Reporter's and that of a spec's own pattern are kept.
 _STEP = r"\b(?:(?:global|train)[_ ]?)?(?:step|iter(?:ation)?)s?[\"']?\s*[:=#[(]{0,2}\s*(\d{1,15})(?![.\d])"
 _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
     (level, re.compile(pattern, re.IGNORECASE))
     for level, pattern in (
-        (0, r"\[meshtune\] step (\d{1,15})()"),
+        (0, r"\[meshtune\] step (\d{1,15})()(?: loss (\S+))?"),
         (1, r"\[meshtune\] optimizer step (\d{1,15})()"),
         (2, r"\[\s*(\d{1,15})/(\d+) \(\s*\d+%\)\]"),  # samples: examples of torch
         (2, r"\|\s*(\d{1,15})/(\d+) \[[^]]*(?:(?:it|step|batch|iter)\w*/s|s/(?:it|step|batch|iter))"),  # tqdm
@@ -57,17 +58,13 @@ _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
         (3, r"()()['\"]loss['\"]\s*:"),
     )
 ]
-_SAMPLES = 2
+_SAMPLES = _FORMS[2][1]
 # Before a count: what else a program counts; but for the name of a file.
 _OTHER = re.compile(
-    r"(?<![\w./])(?:eval|valid|test|sanity|load|download|tokeniz|map\b|val\b|filter|generat|sav)\w*(?![\w./-]*\.py)"
-    r"[^|\]]{0,40}$",
-    re.IGNORECASE,
+    r"(?i)(?<![\w./])(?:eval|valid|test|sanity|load|download|tokeniz|map\b|val\b|filter|generat|sav)"
+    r"\w*(?![\w./-]*\.py)[^]]*$"
 )
-_LOSS = re.compile(
-    r"(?<![\w-])(?:train[_ ])?loss[\"']?\s*[:=]?\s*[\"']?(nan|-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE
-)
-_MEMORY = re.compile(r"(?:max|peak)[\w ]{0,20}?mem[^\d,;|]{0,20}(\d+(?:\.\d+)?) ?([KMG])(i?)B", re.IGNORECASE)
+_MEMORY = re.compile(r"(?i)(?:max|peak)[\w ]{0,20}?mem[^\d,;|]{0,20}(\d+(?:\.\d+)?) ?([KMG])(i?)B")
 # Characters before a count that say what it is; and names of counts that are kept.
 _BEFORE, _MOST = 80, 1000
 
@@ -90,7 +87,8 @@ class Counter:
             self.spans.append((now - self.at, grown))
         elif grown > 0 and self.spans:  # what is written in blocks arrives at once
             self.spans[-1] = self.spans[-1][0], self.spans[-1][1] + grown
-        if number != self.number:  # below it: it began anew, and the time between is no step's
+        # Far below it: it began anew, and the time between is no step's. A little: of a rank that is behind.
+        if grown > 0 or 2 * number <= self.number:
             self.number, self.at = number, now
 
     def seconds(self) -> float:
@@ -112,7 +110,6 @@ class Output:
         # The most that was told, by rank.
         self.memory: dict[int, int] = {}
         self._micro, self._passes = plan["micro_batch_size"], plan["grad_accum_steps"]
-        self._latest: dict[int | None, list[Counter]] = {}
         self._patterns: Any = None
         if patterns:
             from meshtune.runners.programs.log_patterns import Patterns  # of jobs that have it, for RE2
@@ -121,35 +118,33 @@ class Output:
 
     def take(self, line: str, now: float) -> None:
         rank, words = untagged(line)
-        latest = []
-        for level, samples, number, name in self._counts(words):
+        for level, number, name, match in self._counts(words):
             if len(self.counters) == _MOST and (rank, name) not in self.counters:
                 continue
-            new = Counter(level, samples, number or 0, now)
+            new = Counter(level, match is not None and match.re is _SAMPLES, number or 0, now)
             counter = self.counters.setdefault((rank, name), new)
             if counter is not new:
                 counter.take(counter.number + 1 if number is None else number, now)
-            latest.append(counter)
-        self._latest[rank] = latest or self._latest.get(rank, [])
-        if (loss := _LOSS.search(words)) and not _OTHER.search(words[: loss.start()][-_BEFORE:]):
-            for counter in self._latest[rank]:
-                counter.losses[counter.number] = float(loss[1])
+            if level == 0 and match is not None and match[3]:
+                counter.losses[counter.number] = float(match[3])
+        if (own := self.counters.get((rank, "log"))) and (loss := self._patterns.find("loss", words)):
+            own.losses[own.number] = loss.value
         if memory := _MEMORY.search(words):
             unit = (1024 if memory[3] else 1000) ** ("KMG".index(memory[2].upper()) + 1)
             self.memory[rank or 0] = max(self.memory.get(rank or 0, 0), round(float(memory[1]) * unit))
 
-    def _counts(self, words: str) -> Iterator[tuple[int, bool, int | None, object]]:
-        """What counts in a line: its level, whether samples, its number (None: each line is a step), its name."""
+    def _counts(self, words: str) -> Iterator[tuple[int, int | None, object, re.Match[str] | None]]:
+        """What counts in a line: its level, its number (None: each line is a step), its name, what shows it."""
         if self._patterns is not None:
             if found := self._patterns.find(self._patterns.counting, words):
-                yield 0, False, int(found.value) if self._patterns.counting == "step" else None, "log"
+                yield 0, int(found.value) if self._patterns.counting == "step" else None, "log", None
             return
         for form, (level, pattern) in enumerate(_FORMS):
             for match in pattern.finditer(words):
                 before = words[: match.start()][-_BEFORE:] if level > 1 else ""
                 if not _OTHER.search(before):
                     name = form, match[2], re.sub("[^A-Za-z]+", "", before)
-                    yield level, form == _SAMPLES, int(match[1]) if match[1] else None, name
+                    yield level, int(match[1]) if match[1] else None, name, match
 
     def steps(self) -> Counter | None:
         """What counts the steps: of the lowest level, what grows most often of what grows most of the time. Of two, one
@@ -225,19 +220,15 @@ def main(words: Sequence[str]) -> int:
         if not measured and (now >= say_at or (end and end.si_status == 0)):
             say_at, measured = float("inf"), _report(context, output, measuring, at_once=True)
             if not measured:
-                count = len(output.step_times_s())
-                few = (
-                    f"its output tells {count} times of steps, and {_LEAST} are needed"
-                    if count
-                    else "its output tells no steps"
-                )
-                os.write(2, f"\n{WATCH_SAYS}{few}: {_SOUGHT}\n".encode())
+                few = len(output.step_times_s())
+                told = f"{few} times of steps, not {_LEAST}" if few else "no steps"
+                os.write(2, f"\n{WATCH_SAYS}its output tells {told}: {_SOUGHT}\n".encode())
     _end_all(child, mark)
     if received or measured:
         return 128 + received[0] if received else 0
     if child.returncode < 0:  # as it ended, so do we
         os.kill(os.getpid(), -child.returncode)
-    return child.returncode % 128
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
 def _environment(folder: Path, unset: Sequence[str], mark: str) -> dict[str, str]:

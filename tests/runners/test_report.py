@@ -384,7 +384,7 @@ while True:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_deepspeed_the_engine_steps_count(job, monkeypatch):
     pytest.importorskip("deepspeed")
     for name, value in {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "29641"}.items():

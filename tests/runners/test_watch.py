@@ -9,17 +9,26 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
+from places import TINY, cluster
 
 from meshtune.runners import report
+from meshtune.runners.base import Cause, JobState
+from meshtune.runners.json_files import write_files
 from meshtune.runners.measuring import WATCH_FILE
 from meshtune.runners.outcome import Outcome, Verdict, read_result
-from meshtune.runners.processes.gang import is_marked
+from meshtune.runners.processes.gang import is_marked, run_gang
+from meshtune.runners.programs.deepspeed.workload import DeepSpeedWorkload
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
+from meshtune.runners.programs.workloads.command import CommandWorkload
+from meshtune.runners.watch import Output
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
@@ -58,6 +67,62 @@ def steps_of(outcome: Outcome | None) -> float:
     return median(outcome.measurement.step_times_s)
 
 
+def test_a_rank_that_is_behind_begins_nothing_anew():
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    for at, number in enumerate((10, 11, 10, 12, 11, 13, 12, 14, 1, 2, 3)):
+        output.take(f"step {number}", float(at))
+    steps = output.steps()
+    assert steps is not None
+    assert [seconds for seconds, _ in steps.spans] == [1.0, 2.0, 2.0, 2.0, 1.0, 1.0]
+
+
+BAR_OF_TWO = "{}: 50%|#####     | {}/100 [00:01<00:01, {}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " iteration {:8d}/     100 | consumed samples: 64 | elapsed time per iteration (ms): 512.3 | loss scale: 1.0 |",
+        "[rank0]:[titan] 2026-01-01 10:00:0{0} - root - INFO - step: {0:2d}  loss:  8.1  memory:  0.93GiB(1.96%)",
+        "epoch=0/micro_step=1/global_step={}, RunningAvgSamplesPerSec=12.5, CurrSamplesPerSec=12.6",
+        "Epoch [1/5], Step [{}/600], Loss: 0.5",
+        "iter {}: loss 3.2, time 50.1ms, mfu 12.00%",
+        "Epoch 0:  12%|#2        | {}/100 [00:05<00:40, 2.20it/s, v_num=0]",
+        "train: {}it [00:10, 1.20it/s]",
+        '{{"iteration": {}, "lm loss": 2.5}}',
+        "[{}/100] lr 0.1",
+        "INFO:test_train.py:45: step #{} of a run",
+    ],
+)
+def test_lines_of_programs_count(line):
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    for number in range(1, 6):
+        output.take(line.format(number), float(number))
+    steps = output.steps()
+    assert steps is not None
+    assert (steps.number, len(steps.spans), output.step_times_s()) == (5, 4, [1.0] * 4)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        BAR_OF_TWO.format("Loading checkpoint shards", "{}", "1.2s/it]"),
+        BAR_OF_TWO.format("Map", "{}", "1234.5 examples/s]"),
+        BAR_OF_TWO.format("weights.bin", "{}", "12.5MB/s]"),
+        "Evaluating step {}/10",
+        "Epoch [{}/5]",
+        "the step took {}.5 of a step 0.{}2",
+        "step 0.{}2 s",
+        "saved checkpoint of step {}",
+    ],
+)
+def test_what_else_programs_count_is_no_step(line):
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    for number in range(1, 6):
+        output.take(line.format(number, number), float(number))
+    assert output.steps() is None
+
+
 # Takes so long from one call to the next, whatever else the machine does.
 PACED = """
 import time
@@ -90,6 +155,14 @@ for step in range(1, 100000):
     if step % 5 == 0:
         print(f"INFO:train.py:30: epoch 0 step {step} | loss {9 - step / 1000:.3f} | lr 3.0e-4")
 """
+REPORTED = """
+from meshtune.runners.report import Reporter
+reporter = Reporter()
+for step in range(1, 100000):
+    step_of(0.05)
+    print(f"loss: 7.0 {step * 3}/100")
+    assert not reporter.step(loss=9.5 - step)
+"""
 LOSSES = """
 import sys
 step = 0
@@ -119,7 +192,10 @@ for step in range(100000):
     ("script", "step_s", "losses", "more"),
     [
         (EVERY_FIVE, 0.05, (), {}),
-        (LOSSES, 0.05, (8.5, 7.5, 6.5, 5.5), {}),
+        # That of one pass on one rank, as far as is known.
+        (LOSSES, 0.05, (), {}),
+        (LOSSES, 0.05, (8.5, 7.5, 6.5, 5.5), {"log": {"step": r"iteration +(\d+)", "loss": r"\| loss: ([\d.]+)"}}),
+        (REPORTED, 0.05, (8.5, 7.5, 6.5, 5.5), {}),
         # 4 samples of a rank in a pass, and 2 passes in a step.
         (SAMPLES, 0.04, (), {"plan": Plan(dp=1, micro_batch_size=4, grad_accum_steps=2)}),
         (MARKED, 0.05, (), {"log": {"step_time_ms": r"done: (\d+)"}}),
@@ -133,7 +209,7 @@ def test_lines_that_count_are_steps(script, step_s, losses, more, job):
     assert outcome is not None
     assert outcome.measurement is not None
     assert outcome.measurement.first_losses == losses
-    assert outcome.measurement.peak_memory_bytes == (((3 << 29),) if script is LOSSES else ())
+    assert outcome.measurement.peak_memory_bytes == ((3 << 29,) if script is LOSSES else ())
 
 
 PASSES = """
@@ -157,6 +233,7 @@ def test_a_program_that_tells_no_step_is_told_so_and_its_exit_code_passed_on(job
     done, outcome = run(job, "raise MemoryError('no room')")
     assert (done.returncode, outcome) == (1, None)
     assert done.stderr.endswith(b"\nMemoryError: no room\n")
+    assert run(job, "raise SystemExit(137)")[0].returncode == 137
     done, outcome = run(job, "import os; os.kill(os.getpid(), 9)")
     assert done.returncode == -signal.SIGKILL
 
@@ -173,10 +250,8 @@ def test_what_ends_early_is_a_measurement_of_what_it_told(job):
 
 
 def test_a_loss_that_is_no_number_is_a_crash(job):
-    script = (
-        "for step in range(1, 9):\n    print('step', step, 'loss: 2.5.' if step < 3 else 'loss: nan'); step_of(0.02)"
-    )
-    _, outcome = run(job, script)
+    script = "for step in range(1, 9):\n    print('step', step, 'loss', 'nan' if step > 2 else 2.5); step_of(0.02)"
+    _, outcome = run(job, script, log={"step": r"step (\d+)", "loss": "loss ([a-z0-9.]+)"})
     assert outcome is not None
     assert (outcome.verdict, outcome.reason) == (Verdict.CRASHED, "a loss of the first steps is nan")
 
@@ -191,14 +266,20 @@ for number in tqdm(range(1, 100000)):
     step_of(0.02)
     if number % 3 == 0:
         optimizer.step()
-        optimizer.zero_grad()
+        with open("clock", "a") as file:
+            print(time.monotonic(), file=file)
 """
 
 
 def test_a_program_of_torch_is_measured_by_its_optimizer_whatever_its_bar_counts(job):
     done, outcome = run(job, TORCH, plan=Plan(dp=1, grad_accum_steps=8))
     assert done.returncode == 0
-    assert steps_of(outcome) == pytest.approx(0.06, rel=0.1)
+    clock = [float(line) for line in (job / "clock").read_text().split()]
+    assert outcome is not None
+    assert outcome.measurement is not None
+    measured = [*outcome.measurement.warmup_times_s, *outcome.measurement.step_times_s]
+    own = [after - before for before, after in pairwise(clock)]
+    assert sum(measured) == pytest.approx(sum(own[: len(measured)]), rel=0.1)
     assert b"[meshtune] optimizer step 9\n" in done.stderr
 
 
@@ -270,3 +351,78 @@ def test_the_watch_of_a_rank_that_tells_nothing_ends_with_the_others(job):
     assert silent.wait(timeout=10) == 0
     assert outcome is not None
     assert time.monotonic() - started < 20
+
+
+DDP = """
+import os, sys, torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(2, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+print("threads", os.environ.get("OMP_NUM_THREADS"))
+while True:
+    model(torch.ones(1, 2)).sum().backward()
+    step_of(0.03)
+    optimizer.step()
+"""
+
+
+def test_a_job_of_the_workload_command_ends_by_its_watch(job):
+    (job / "train.py").write_text(f"{PACED}{DDP}")
+    launch = ["{python}", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29713"]
+    workload = CommandWorkload({"command": [*launch, str(job / "train.py")], "watch": True, "start": "job"})
+    assert workload.steps is None
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=60.0)
+    write_files(job, spec.files)
+    gang = run_gang(spec, None)
+    outcome = workload.read(job, gang.result())
+    assert gang.result().state is JobState.SUCCEEDED
+    assert steps_of(outcome) == pytest.approx(0.03, rel=0.5)  # two processes more may wait for the cores
+    log = (job / "rank-0.log").read_text()
+    # By torchrun, which gives each of several ranks one.
+    assert "threads 1\n" in log
+    assert len([line for line in log.splitlines() if line.startswith("[meshtune] optimizer step 5")]) <= 11
+
+
+def test_a_job_that_tells_no_step_says_what_was_looked_for(job):
+    workload = CommandWorkload(
+        {"command": ["sleep", "60"], "watch": True, "start": "job", "env": {"OMP_NUM_THREADS": 2}}
+    )
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=3.0)
+    assert json.loads(spec.files[WATCH_FILE])["unset"] == ["MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
+    write_files(job, spec.files)
+    outcome = workload.read(job, run_gang(spec, None).result())
+    assert outcome.verdict is Verdict.TIMED_OUT
+    assert outcome.reason.startswith(
+        "ran longer than its time limit of 3 s; its output tells no steps: looked for are "
+    )
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=30.0)
+    spec = replace(spec, command=(*spec.command[:4], "true"))
+    (job / "rank-0.log").unlink()
+    outcome = workload.read(job, run_gang(spec, None).result())
+    assert (outcome.verdict, outcome.cause) == (Verdict.CRASHED, Cause.USER_BUG)
+    assert "its output tells no steps: looked for are " in outcome.reason
+
+
+def test_the_failure_of_a_watched_job_is_read_from_its_log(job):
+    text = (
+        "for step in range(3): print('step', step)\nraise RuntimeError('CUDA out of memory. Tried to allocate 2 GiB')"
+    )
+    (job / "train.py").write_text(text)
+    workload = CommandWorkload({"command": ["{python}", str(job / "train.py")], "watch": True, "start": "job"})
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=30.0)
+    write_files(job, spec.files)
+    outcome = workload.read(job, run_gang(spec, None).result())
+    assert (outcome.verdict, outcome.failed_rank) == (Verdict.OOM, 0)
+    assert outcome.reason == "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
+
+
+def test_a_program_of_its_own_log_is_watched_alike():
+    options = {"script": "/train.py", "watch": True}
+    workload = DeepSpeedWorkload(options)
+    job = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), Path("/job"), seed=0, time_limit_s=30.0)
+    assert job.command[1:4] == ("-m", "meshtune.runners.watch", "--")
+    assert (job.env["MESHTUNE_DIRECTORY"], workload.steps) == ("/job", None)
+    with pytest.raises(InvalidValue, match="takes exactly one of"):
+        CommandWorkload({"command": ["train"], "log": {"step": r"step (\d+)"}})
+    CommandWorkload({"command": ["train"], "log": {"step": r"step (\d+)"}, "watch": True})
