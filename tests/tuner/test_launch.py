@@ -76,7 +76,7 @@ def test_the_line_of_a_text_is_what_the_shell_makes_of_it(spec):
     told = "accelerate launch train.py --mbs 4 --lr 1 --ga 1 --gc True --every 2 --shard 'a b'"
     assert shlex.join(line) == told
     assert launch_line(spec(**options), BASE, own) == own
-    assert launch_line(spec(**options), BASE)[:5] == ["python", "train.py", "--gc", "False", "--lr"]
+    assert launch_line(spec(**options), BASE)[:5] == ["python3", "train.py", "--gc", "False", "--lr"]
 
 
 def test_a_positional_value_is_told_in_the_commands_own_words(spec):

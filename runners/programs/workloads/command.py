@@ -160,7 +160,7 @@ class CommandWorkload(Workload):
         words = list(map(str, words_of(options.command)))
         left = " ".join(laid_over(words, _trial_changes(options, self._trial.__getitem__)))
         gone = {name for name in _AXES if f"{{{name}}}" in " ".join(words) and f"{{{name}}}" not in left}
-        for file, config in options.configs.items():
+        for config in options.configs.values():
             set_here = [key for key in config.set if any(overlap(key, other) for other in config.trial)]
             gone |= _AXES & {name for key in set_here for name in re.findall(r"{(\w+)}", str(config.set[key]))}
         problems = [Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}") for path, name in alone]
