@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.programs.launch_words import differences, groups, laid_over
+from meshtune.runners.programs.launch_words import at_program, differences, groups, laid_over
 from meshtune.runners.programs.workloads.base import started_in
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.plan import Plan
@@ -23,15 +23,19 @@ _PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
 
 def launch_line(spec: CampaignSpec, plan: Plan, own: Sequence[str] = ()) -> list[str]:
     """The words of a plan's launch. own: those that the user typed, or that a script comes to, which the baseline's are
-    then; by default those of the spec's command. Raises as `job_of`,
-    UnreadableText."""
+    then; by default those of the spec's command. Raises as `job_of`, UnreadableText."""
     new = _words(spec, plan)
     if not own or spec.baseline is None:
         return new
-    changes = differences(_words(spec, spec.baseline), new)
-    spelled = {name.replace("-", "_"): name for name, _ in groups(own)}
-    changes = {spelled.get(name.replace("-", "_"), name): values for name, values in changes.items()}
-    return new if "" in changes else laid_over(own, changes)
+    line = list[str]()
+    # The launcher has options of its own.
+    for mine, before, after in zip(*map(at_program, (own, _words(spec, spec.baseline), new)), strict=True):
+        changes = differences(before, after)
+        if "" in changes:
+            return new
+        spelled = {name.replace("-", "_"): name for name, _ in groups(mine)}
+        line += laid_over(mine, {spelled.get(name.replace("-", "_"), name): each for name, each in changes.items()})
+    return line
 
 
 def launch_script(job: JobSpec) -> str:
