@@ -31,8 +31,8 @@ class CannotApply(UserError, ValueError):
 
 
 def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each option's name and its words: `--a b c` up to the next one or a script, `--a=b`, `key=value`; "" for any other
-    word."""
+    """Each option's name and its words: `--a b c` up to the next one or a script, `--a=b`, `key=value`; for any other
+    word ""."""
     group: list[str] = []
     for word in words:
         takes = bool(group) and "=" not in group[0] and not _SCRIPT.fullmatch(word)
@@ -50,7 +50,7 @@ def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def at_program(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words of the launcher, and those from the script or the last `-m`; all are the program's where none stands."""
+    """The words of the launcher, and those from the script or the last `-m` on; without one all are the program's."""
     modules = [at for at, word in enumerate(words) if word == "-m"]
     at = next((at for at, word in enumerate(words) if _SCRIPT.fullmatch(word)), modules[-1] if modules else 0)
     return words[:at], words[at:]
