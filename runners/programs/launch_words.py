@@ -18,6 +18,7 @@ Changes = Mapping[str, tuple[str, ...] | None]
 _OPTION = re.compile(r"--?[A-Za-z]")
 # `key=value`, with hydra's marks.
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")
+_SCRIPT = re.compile(r".*\.(?:py|sh)")
 # One word as a shell's text has it, and what stands between two.
 _PLAIN = r"""[^\s'"\\();&|<>`]+"""
 _RAW = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|\\[^\n]|[^\s'"\\();&|<>`])+"""
@@ -30,10 +31,11 @@ class CannotApply(UserError, ValueError):
 
 
 def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each option's name and its words: `--a b c` up to the next one, `--a=b`, `key=value`; "" for any other word."""
+    """Each option's name and its words: `--a b c` up to the next one or a script, `--a=b`, `key=value`; for any other
+    word ""."""
     group: list[str] = []
     for word in words:
-        takes = bool(group) and "=" not in group[0]
+        takes = bool(group) and "=" not in group[0] and not _SCRIPT.fullmatch(word)
         names = bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
         if takes and not names:
             group.append(word)
@@ -45,6 +47,13 @@ def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield "", (word,)
     if group:
         yield _name(group[0]), tuple(group)
+
+
+def at_program(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words of the launcher, and those from the script or the last `-m` on; without one all are the program's."""
+    modules = [at for at, word in enumerate(words) if word == "-m"]
+    at = next((at for at, word in enumerate(words) if _SCRIPT.fullmatch(word)), modules[-1] if modules else 0)
+    return words[:at], words[at:]
 
 
 def shell_words(line: str) -> list[str] | None:

@@ -159,19 +159,24 @@ def test_torchrun_and_accelerate_start_a_script_of_the_trainer(tmp_path, turns):
         },
     }
     campaign, trial = campaign_of(tmp_path, document)
-    torchrun = written(campaign, trial, tmp_path / "own", "job")
-    assert torchrun.startswith("torchrun --nnodes 1 --nproc_per_node 2 ")
-    exported = tmp_path / "exported"
+    own, exported = tmp_path / "own", tmp_path / "exported"
+    launch = written(campaign, trial, own, "job")
+    script = (own / "launch.sh").read_text()
+    assert f"\ntorchrun --nnodes 1 --nproc_per_node 2 {SCRIPT} --config_name" in script
     line = written(campaign, trial, exported, "accelerate", script=str(SCRIPT), dtype="float32")
     # What accelerate.yaml says in a comment is the script's.
     line += f" {ARGUMENTS} --output_dir out --max_steps {STEPS} --per_device_train_batch_size 4 "
     line += "--gradient_accumulation_steps 2"
 
-    def accelerated() -> float:
-        output_of(f"export MESHTUNE_DIRECTORY={exported}; {line}", exported)
-        clock = json.loads((exported / "clock.json").read_text())
-        assert "DistributedDataParallel" in clock["engines"]
-        begins = clock["begins"][:: trial.plan.grad_accum_steps][WARMUP:]
-        return median(later - earlier for earlier, later in pairwise(begins))
+    def clocked(line: str, folder: Path) -> Run:
+        def run() -> float:
+            output_of(f"export MESHTUNE_DIRECTORY={folder}; {line}", folder)
+            clock = json.loads((folder / "clock.json").read_text())
+            assert "DistributedDataParallel" in clock["engines"]
+            begins = clock["begins"][:: trial.plan.grad_accum_steps][WARMUP:]
+            return median(later - earlier for earlier, later in pairwise(begins))
 
-    require_same_speed(trial, result_of(torchrun, tmp_path / "own"), accelerated, turns)
+        return run
+
+    require_same_speed(trial, clocked(launch, own), clocked(line, exported), turns)
+    assert not (own / "result.json").exists()

@@ -38,7 +38,8 @@ def test_options_are_told_by_their_names():
     words = "torchrun --n 8 t.py --a 1 --gc --b=2 x=1 +y=2 --z 1 2 q=3 -m pkg --lr -1 --cfg k=v".split()  # noqa: SIM905
     assert list(groups(words)) == [
         ("", ("torchrun",)),
-        ("--n", ("--n", "8", "t.py")),
+        ("--n", ("--n", "8")),
+        ("", ("t.py",)),
         ("--a", ("--a", "1")),
         ("--gc", ("--gc",)),
         ("--b", ("--b=2",)),

@@ -76,7 +76,17 @@ def test_the_line_of_a_text_is_what_the_shell_makes_of_it(spec):
     told = "accelerate launch train.py --mbs 4 --lr 1 --ga 1 --gc True --every 2 --shard 'a b'"
     assert shlex.join(line) == told
     assert launch_line(spec(**options), BASE, own) == own
-    assert launch_line(spec(**options), BASE)[:5] == ["python", "train.py", "--gc", "False", "--lr"]
+    assert launch_line(spec(**options), BASE)[:5] == ["python3", "train.py", "--gc", "False", "--lr"]
+
+
+def test_words_of_the_launcher_stay_before_the_script(spec):
+    command = [*["accelerate", "launch", "--shard", "a{zero_stage}", "-m", "x", "--mbs"], "{micro_batch_size}"]
+    sharded = replace(FASTER, zero_stage=3)
+    for program in ("train.py", "-m x"):
+        options = {"command": command, "trial_arguments": {}, "fixed": {"grad_accum_steps": 2}}
+        own = ["accelerate", "launch", "--config_file", "a.yaml", *program.split(), "--mbs", "2"]
+        line = f"accelerate launch --config_file a.yaml --shard a3 {program} --mbs 4"
+        assert shlex.join(launch_line(spec(**options), sharded, own)) == line
 
 
 def test_a_positional_value_is_told_in_the_commands_own_words(spec):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, Start
-from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.config_import import flat, read_mapping
-from meshtune.runners.programs.launch_words import differences, laid_over
+from meshtune.runners.programs.launch_words import at_program, differences, groups, laid_over
 from meshtune.runners.programs.workloads.base import started_in
+from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
 
@@ -26,12 +26,19 @@ _PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
 
 def launch_line(spec: CampaignSpec, plan: Plan, own: Sequence[str] = ()) -> list[str]:
     """The words of a plan's launch. own: those that the user typed, or that a script comes to, which the baseline's are
-    then; by default those of the spec's command. Raises as `job_of`."""
+    then; by default those of the spec's command. Raises as `job_of`, UnreadableText."""
     new = _words(spec, plan)
     if not own or spec.baseline is None:
         return new
-    changes = differences(_words(spec, spec.baseline), new)
-    return new if "" in changes else laid_over(own, changes)
+    line = list[str]()
+    # The launcher has options of its own.
+    for mine, before, after in zip(*map(at_program, (own, _words(spec, spec.baseline), new)), strict=True):
+        changes = differences(before, after)
+        if "" in changes:
+            return new
+        spelled = {name.replace("-", "_"): name for name, _ in groups(mine)}
+        line += laid_over(mine, {spelled.get(name.replace("-", "_"), name): each for name, each in changes.items()})
+    return line
 
 
 def changed_settings(spec: CampaignSpec, old: Plan, new: Plan) -> list[str]:
@@ -71,13 +78,10 @@ def torchrun(nodes: int, processes_per_node: int) -> str:
 
 
 def _words(spec: CampaignSpec, plan: Plan) -> list[str]:
-    """Of a text for a shell those that it comes to."""
+    """Of a text for a shell those of its last line."""
     _, command = started_in(job_of(spec, plan, "launch", Path(), real=True).command)
     text = _text(command)
-    if text is None:
-        return list(command)
-    launch = find_launch(text)
-    return [*launch.launcher, *launch.script.split(), *launch.words]
+    return list(command) if text is None else read_words(text.splitlines()[-1].removeprefix("exec "))
 
 
 def _text(command: Sequence[str]) -> str | None:
@@ -86,7 +90,7 @@ def _text(command: Sequence[str]) -> str | None:
         return None
     lines = list[str]()
     chosen: dict[str, str] = {}
-    for line in command[2].splitlines():
+    for line in command[2].replace("\\\n", " ").splitlines():
         case = _CASE.fullmatch(line)
         branches = {value: (name, words) for value, name, words in _BRANCH.findall(case[2])} if case else {}
         if case and case[1] in branches:

@@ -188,6 +188,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
     found: dict[str, Any] = {
         "kind": "command",
         "command": "\n".join(lines),
+        **({"trial_arguments": alone} if alone else {}),
         "working_directory": launch.directory or ".",
         # Accelerate's launcher starts the ranks of its node.
         "start": "node" if sharding.head else "device",
@@ -203,7 +204,6 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         files[DS_FILE] = {"format": "json", "base": overlaid({}, sharding.settings), "set": dict(told)}
     env = {name: literal(value) for name, value in launch.env.items()}
     parts = (
-        ("trial_arguments", alone),
         ("env", env),
         ("configs", files),
         ("fixed", _fixed(reading)),

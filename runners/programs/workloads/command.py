@@ -121,9 +121,7 @@ class CommandOptions(Closed):
             told = "need a list as the command, or a text whose last line has words alone"
             checks.require(shell_words(_last_line(self.command)[1]) is not None, "trial_arguments", told)
         for name, value in self.trial_arguments.items():
-            checks.require(
-                not isinstance(value, Mapping | list), f"trial_arguments.{name}", "must be a text or a list of them"
-            )
+            checks.require(not isinstance(value, Mapping | list), f"trial_arguments.{name}", "must be a text")
         for path, names in (("files", self.files), ("configs", self.configs)):
             for name in names:
                 plain = _FILE_NAME.fullmatch(name) is not None
@@ -167,7 +165,7 @@ class CommandWorkload(Workload):
         words = list(map(str, words_of(options.command)))
         left = " ".join(laid_over(words, _trial_changes(options, self._trial.__getitem__)))
         gone = {name for name in _AXES if f"{{{name}}}" in " ".join(words) and f"{{{name}}}" not in left}
-        for file, config in options.configs.items():
+        for config in options.configs.values():
             set_here = [key for key in config.set if any(overlap(key, other) for other in config.trial)]
             gone |= _AXES & {name for key in set_here for name in re.findall(r"{(\w+)}", str(config.set[key]))}
         problems = [Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}") for path, name in alone]
@@ -217,10 +215,8 @@ class CommandWorkload(Workload):
         standing = {part.partition("=")[0]: where for part in words_of(options.command)}
         standing |= dict.fromkeys(options.trial_arguments, "workload.trial_arguments")
         files = {
-            name: {
-                **{key: f"workload.configs.{name}.set" for key in config.set},
-                **{key: f"workload.configs.{name}.trial" for key in config.trial},
-            }
+            name: dict.fromkeys(config.trial, f"workload.configs.{name}.trial")
+            | dict.fromkeys(config.set, f"workload.configs.{name}.set")
             for name, config in options.configs.items()
         }
         telling = Telling(
@@ -296,23 +292,24 @@ class CommandWorkload(Workload):
         return outcome_of_failure(status, rank_logs(directory), None, tail)
 
     def _command(self, values: Mapping[str, Any], real: bool) -> tuple[str, ...]:
-        options, text = self._options, ""
-        if isinstance(options.command, str):
-            text, last = _last_line(self._templates["command"].fill(values, shlex.quote))
-            words = (shell_words(last) if real or options.trial_arguments else None) or [last]
-        else:
+        options, before = self._options, ""
+        if not isinstance(options.command, str):
             parts = (f"command.{index}" for index in range(len(options.command)))
             words = [each for path in parts for each in self._words(path, values)]
+            quote: Callable[[str], str] = str
+        else:
+            text, quote = self._templates["command"].fill(values, shlex.quote), shlex.quote
+            before, last = _last_line(text) if real or options.trial_arguments else ("", text)
+            words = (shell_words(last) if real or options.trial_arguments else None) or [last]
         if real:
             # What starts the script in trials, and reports its steps.
             at = next((at for at, pair in enumerate(pairwise(words)) if pair == _REPORTER), len(words))
             words = [*words[:at], *words[at + 2 :]]
-        else:
-            quote = shlex.quote if isinstance(options.command, str) else str
+        elif options.trial_arguments:
             words = laid_over(words, _trial_changes(options, lambda path: quote(self._templates[path].fill(values))))
         if not isinstance(options.command, str):
             return tuple(words)
-        text += " ".join(words)
+        text = before + " ".join(words)
         return ("bash" if CALLS_MODULE.search(text) else "sh", "-c", text)
 
     def _words(self, path: str, values: Mapping[str, Any]) -> list[str]:
@@ -334,15 +331,12 @@ class CommandWorkload(Workload):
 
     def _files(self, values: Mapping[str, Any], told: Mapping[str, Any], real: bool) -> dict[str, str]:
         configs = self._options.configs
-        found = [(*place, value) for key, value in told.items() if (place := find_file(key, configs)) is not None]
+        told_here: dict[str, dict[str, Any]] = {}
+        for key, value in told.items():
+            if place := find_file(key, configs):
+                told_here.setdefault(place[0], {})[place[1]] = value
         return {name: self._templates[f"files.{name}"].fill(values) for name in self._options.files} | {
-            name: config.render(
-                self._templates,
-                values,
-                f"configs.{name}",
-                {key: value for file, key, value in found if file == name},
-                real,
-            )
+            name: config.render(self._templates, values, f"configs.{name}", told_here.get(name, {}), real)
             for name, config in configs.items()
         }
 

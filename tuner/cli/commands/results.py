@@ -72,7 +72,7 @@ def export(
         list[str] | None, typer.Option(help="name=value for the format's scheduler or program, such as queue=gpu.")
     ] = None,
 ) -> None:
-    """Write a plan as setting.json and as the job file that measures it again, or in another program's words."""
+    """Write a plan as setting.json and as the launch with its values, or in another program's words."""
     from meshtune.search_spaces.checks import InvalidValue
     from meshtune.tuner.results import export as exports
     from meshtune.tuner.specs.document import parse_options
