@@ -333,7 +333,7 @@ def test_every_command_shows_it_without_a_number_of_the_model(ended):
     }
     assert "samples/s" in shown["one"]
     assert "samples/s" in shown["trial"]
-    assert "the model is not named" in shown["analyze"]
+    assert "no times can be predicted: model is not known" in shown["analyze"]
     best = json.loads(shown["json"])["best"][0]
     assert (best["tflops_per_device"], best["mfu"]) == (None, None)
     assert best["objective"]["unit"] == "samples/s/device"

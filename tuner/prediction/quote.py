@@ -31,7 +31,15 @@ from meshtune.tuner.prediction.limits import (
     time_limit,
 )
 from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
-from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, foresee_plan, training_of
+from meshtune.tuner.prediction.predict import (
+    Basis,
+    Foreseen,
+    Prediction,
+    Predictions,
+    foresee,
+    foresee_plan,
+    training_of,
+)
 
 TOP = 10
 # Campaigns that a cost is drawn from; of more plans than MOST_ROWS every so many-th stands for its neighbours.
@@ -173,9 +181,7 @@ def make_limits(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool 
     return _priced(spec, space, basis, lifted)[2]
 
 
-def _priced(
-    spec: CampaignSpec, space: Space, basis: Basis, lifted: bool
-) -> tuple[Predictions | None, CampaignCost, Limits]:
+def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tuple[Foreseen, CampaignCost, Limits]:
     if spec.trial.time_limit_follow:
         spec = replace(spec, trial=replace(spec.trial, time_limit_s=None))
     require_room(spec, basis)
@@ -203,7 +209,7 @@ def count_fits(fits: FloatColumn) -> FitCounts:
 
 
 def predict_cost(
-    spec: CampaignSpec, space: Space, timed: Predictions | None, counts: StepCounts | None, basis: Basis, limit_s: float
+    spec: CampaignSpec, space: Space, timed: Foreseen, counts: StepCounts | None, basis: Basis, limit_s: float
 ) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     chosen, (least, most) = planned_runs(spec, space.plans)
@@ -324,8 +330,7 @@ class Explanation:
     """One plan against the plan predicted best. violations: the rules that it breaks. trial: the campaign's trial of
     this plan. prediction: null where the formulas do not hold, for the reason in `unpredicted`. rank: its place by
     prediction among `of` legal plans, or the place that it would have. differences_s: seconds per step that a part
-    takes more than with `best`, scaled to its batch, the largest difference first; empty where times are unknown. best:
-    null without a model."""
+    takes more than with `best` (null without a model), scaled to its batch, the largest first; empty without times."""
 
     plan: Plan
     plan_key: str
