@@ -141,7 +141,7 @@ def test_a_deepspeed_script_that_is_told_no_shapes_needs_no_model():
 
 @pytest.mark.parametrize("section", [None, "unknown"])
 def test_where_only_a_model_is_asked_for_none_is_no_answer(section):
-    with pytest.raises(InvalidSpec, match="is missing: give a preset"):
+    with pytest.raises(InvalidSpec, match=r"model\.layers"):
         read_model(section)
 
 

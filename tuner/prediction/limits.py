@@ -18,7 +18,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import MAX_TIME_LIMIT_S, CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.units import Estimate, number, seconds
-from meshtune.tuner.prediction.predict import WIDTH, Basis, Foreseen, Predictions, foresee_plan
+from meshtune.tuner.prediction.predict import WIDTH, Basis, Predictions, foresee_plan
 
 # Seconds that a job takes beside its steps (processes, imports, groups, weights) where nobody says. CPU: what is left
 # of `make demo`'s 6.5 s per trial (benchmarks/log.md) without its steps. Others: of a large program on a cluster.
@@ -85,7 +85,9 @@ def require_room(spec: CampaignSpec, basis: Basis) -> None:
     checks.done()
 
 
-def time_limit(spec: CampaignSpec, timed: Foreseen, counts: StepCounts | None, basis: Basis) -> tuple[float, str]:
+def time_limit(
+    spec: CampaignSpec, timed: Predictions | None, counts: StepCounts | None, basis: Basis
+) -> tuple[float, str]:
     """The time limit of a trial, in seconds, and where it is from. timed: None without times."""
     trial, start_s = spec.trial, start_of(spec, basis)
     limit, why = trial.limit_s, "as the spec states"

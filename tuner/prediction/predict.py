@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from math import exp
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import numpy as np
 from pydantic import ConfigDict, Field, InstanceOf, computed_field
@@ -220,10 +220,6 @@ class Predictions:
             mfu=flops / training.cluster.device.peak_flops[training.framework.dtype],
             parts_s={part: float(seconds[row]) for part, seconds in time.parts.items()},
         )
-
-
-# None without a model.
-Foreseen: TypeAlias = Predictions | None
 
 
 def training_of(spec: CampaignSpec, plan: Plan | None = None) -> Training:

@@ -31,15 +31,7 @@ from meshtune.tuner.prediction.limits import (
     time_limit,
 )
 from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
-from meshtune.tuner.prediction.predict import (
-    Basis,
-    Foreseen,
-    Prediction,
-    Predictions,
-    foresee,
-    foresee_plan,
-    training_of,
-)
+from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, foresee_plan, training_of
 
 TOP = 10
 # Campaigns that a cost is drawn from; of more plans than MOST_ROWS every so many-th stands for its neighbours.
@@ -181,7 +173,9 @@ def make_limits(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool 
     return _priced(spec, space, basis, lifted)[2]
 
 
-def _priced(spec: CampaignSpec, space: Space, basis: Basis, lifted: bool) -> tuple[Foreseen, CampaignCost, Limits]:
+def _priced(
+    spec: CampaignSpec, space: Space, basis: Basis, lifted: bool
+) -> tuple[Predictions | None, CampaignCost, Limits]:
     if spec.trial.time_limit_follow:
         spec = replace(spec, trial=replace(spec.trial, time_limit_s=None))
     require_room(spec, basis)
@@ -209,7 +203,7 @@ def count_fits(fits: FloatColumn) -> FitCounts:
 
 
 def predict_cost(
-    spec: CampaignSpec, space: Space, timed: Foreseen, counts: StepCounts | None, basis: Basis, limit_s: float
+    spec: CampaignSpec, space: Space, timed: Predictions | None, counts: StepCounts | None, basis: Basis, limit_s: float
 ) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     chosen, (least, most) = planned_runs(spec, space.plans)

@@ -96,13 +96,11 @@ def _lifted(document: object) -> bool:
 
 def read_model(section: object) -> ModelSpec:
     """The model of a spec's section alone: a preset's name, or a mapping. Raises InvalidSpec."""
-    reading = _Reading({"model": section}, ())
+    reading = _Reading({"model": {} if section in (None, UNKNOWN) else section}, ())
     reading._preset("model", ModelSpec, model_presets())
     if reading.problems:
         raise InvalidSpec(reading.problems)
     model: ModelSpec = reading.values["model"]
-    if not model.known:
-        raise InvalidSpec([Problem("model", MODEL_MISSING)])
     return model
 
 
