@@ -112,7 +112,7 @@ DEEPSPEED = {"kind": "deepspeed", "script": "/train.py"}
 @pytest.mark.parametrize(
     ("over", "path", "words"),
     [
-        ({"workload": "torch"}, "model", "is missing: give a preset (.*); the workload needs its shapes"),
+        ({"workload": "torch"}, "model", "is missing: give a preset.*; the workload needs its shapes"),
         ({"workload": "simulated", "runner": "simulated"}, "model", "needs its shapes"),
         ({"workload": {"kind": "megatron", "directory": "/m"}}, "model", "needs its shapes"),
         ({"workload": "torchtitan"}, "model", "needs its shapes"),

@@ -345,7 +345,7 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
         reading.problems += [problem.under("workload") for problem in workload.problems_with(model)]
     elif workload is not None and model is not None:
         told = f"is told {', '.join(sorted(workload.told_shapes))}" if workload.told_shapes else "needs its shapes"
-        reading.problems.append(Problem("model", f"{MODEL_MISSING}: the workload {told}"))
+        reading.problems.append(Problem("model", f"{MODEL_MISSING}; the workload {told}"))
         del values["model"]
     if workload is not None and "knobs" in values:
         unknown = workload.problems_with_names(KnobSet(values["knobs"]))
