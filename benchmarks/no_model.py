@@ -1,15 +1,16 @@
 """Searches of a spec without a model, on simulated clusters: trials until within 2 % of the best plan that runs.
 
-`python benchmarks/no_model.py [--seeds 10] [--search physics,optuna,random] [--told]`: `--told` adds the physical search
-that is told the model, which is the bound. A program of known shapes runs under the simulated runner's hidden
-constants (`runners.schedulers.ground_truth`, another cluster for each seed); the searches see the space that a spec
-without a model has. A plan that the program's shapes do not allow crashes there, one that does not fit ends as out of
-memory, each after one trial; every step is 2 % off, by chance. Counted from the first trial of the search on.
+`python benchmarks/no_model.py [--seeds 10] [--search physics,optuna,random] [--told] [--no-peaks]`: `--told` adds the
+physical search that is told the model, which is the bound. A program of known shapes runs under the simulated runner's
+hidden constants (`runners.schedulers.ground_truth`, another cluster for each seed); the searches see the space that a
+spec without a model has. A plan that the program's shapes do not allow crashes there, one that does not fit ends as out
+of memory, each after one trial; every step is 2 % off, by chance. Counted from the first trial of the search on.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--told", action="store_true")
     parser.add_argument("--no-peaks", action="store_true", help="The jobs tell no memory.")
     given = parser.parse_args()
-    print("| space | plans | search | median | 90 % | failed |\n|---|---|---|---|---|---|")
+    lines = ["| space | plans | search | median | 90 % | failed |", "|---|---|---|---|---|---|"]
     for name in WORLDS:
         for kind in [*given.search.split(","), *(["physics, told the model"] if given.told else [])]:
             told = kind.endswith("model")
@@ -148,11 +149,9 @@ def main() -> None:
             ]
             trials, failed = np.array(runs).T
             plans = len(_space(name, told=told))
-            print(
-                f"| {name} | {plans} | {kind} | {np.median(trials):.0f} | {np.percentile(trials, 90):.0f} | "
-                f"{failed.mean():.1f} |",
-                flush=True,
-            )
+            numbers = f"{np.median(trials):.0f} | {np.percentile(trials, 90):.0f} | {failed.mean():.1f}"
+            lines.append(f"| {name} | {plans} | {kind} | {numbers} |")
+    sys.stdout.write("\n".join([*lines, ""]))
 
 
 if __name__ == "__main__":

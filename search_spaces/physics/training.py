@@ -16,9 +16,7 @@ USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.9, DeviceKind.XPU: 0.9}
 # What a rank holds outside of that allocator: the driver's context (0.71 GB on an H100, docs/gpu.md) and the
 # communication library's buffers, which were not measured.
 OUTSIDE_BYTES = {DeviceKind.CPU: 0.0, DeviceKind.CUDA: 8e8, DeviceKind.XPU: 8e8}
-MODEL_UNKNOWN = (
-    "is not named, so speed and memory are learnt from trials alone; a preset or hf_config gives predictions"
-)
+MODEL_UNKNOWN = "is not named: speed and memory are learnt from trials alone; a preset or hf_config gives predictions"
 REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
 
 
@@ -45,8 +43,8 @@ def usable_bytes(training: Training) -> float:
 def missing(training: Training) -> list[Problem]:
     """Every fact that the time of a step depends on and the cluster's description leaves out, by its path in a spec.
 
-    Empty when times can be predicted; memory needs none of it but the model. One device needs no link, one module none beyond its
-    own, one node no network; between racks the network's link stands in for theirs.
+    Empty when times can be predicted; memory needs the model. One device needs no link, one module none beyond its own,
+    one node no network; between racks the network's link stands in for theirs.
     """
     cluster, device, dtype = training.cluster, training.cluster.device, training.framework.dtype
     if not training.model.known:

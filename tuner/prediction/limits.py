@@ -86,16 +86,16 @@ def require_room(spec: CampaignSpec, basis: Basis) -> None:
 
 
 def time_limit(
-    spec: CampaignSpec, outlook: Predictions | None, counts: StepCounts | None, basis: Basis
+    spec: CampaignSpec, timed: Predictions | None, counts: StepCounts | None, basis: Basis
 ) -> tuple[float, str]:
-    """The time limit of a trial, in seconds, and where it is from. outlook: None where it has no times."""
+    """The time limit of a trial, in seconds, and where it is from. timed: None without times."""
     trial, start_s = spec.trial, start_of(spec, basis)
     limit, why = trial.limit_s, "as the spec states"
-    if trial.time_limit_s is None and (outlook is None or counts is None):
-        unknown = "steps cannot be predicted" if outlook is None else f"the steps of {spec.workload.kind} are open"
+    if trial.time_limit_s is None and (timed is None or counts is None):
+        unknown = "steps cannot be predicted" if timed is None else f"the steps of {spec.workload.kind} are open"
         limit, why = limit + (patience_of(trial.start_s) if trial.start_s else 0.0), f"the default, since {unknown}"
-    elif trial.time_limit_s is None and outlook is not None and counts is not None:
-        needs = [(counts.most(step.high) * step.high, name, step) for name, step in _worth(spec, outlook, basis)]
+    elif trial.time_limit_s is None and timed is not None and counts is not None:
+        needs = [(counts.most(step.high) * step.high, name, step) for name, step in _worth(spec, timed, basis)]
         longest_s, name, step = max(needs, key=lambda need: need[0])
         limit = rounded_up(max(limit, patience_of(start_s) + STEPS_MARGIN * longest_s))
         why = f"for {name}: {_words(step, counts.most(step.high), start_s)}, with a margin"

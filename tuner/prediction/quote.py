@@ -324,8 +324,7 @@ class Explanation:
     """One plan against the plan predicted best. violations: the rules that it breaks. trial: the campaign's trial of
     this plan. prediction: null where the formulas do not hold, for the reason in `unpredicted`. rank: its place by
     prediction among `of` legal plans, or the place that it would have. differences_s: seconds per step that a part
-    takes more than with `best`, scaled to its batch, the largest difference first; empty where times are unknown. best:
-    null without a model."""
+    takes more than with `best` (null without a model), scaled to its batch, the largest first; empty without times."""
 
     plan: Plan
     plan_key: str

@@ -57,7 +57,7 @@ class Remeasured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revalidation:
     """The finding on a stored optimum. rival: the best other plan; null where only one was measured. lead: of the rival
-    over the optimum now, a ratio of speeds minus 1; null where one of them has no speed. speed_unit: of the runs."""
+    over the optimum now, a ratio of speeds minus 1; null where one of them has no speed."""
 
     campaign: str
     finding: Standing
@@ -66,7 +66,6 @@ class Revalidation:
     optimum: Remeasured
     rival: Remeasured | None
     lead: Estimate | None
-    speed_unit: str
 
 
 def to_measure(campaign: Campaign, trials: Sequence[Trial]) -> list[Ranked]:
@@ -95,7 +94,6 @@ def judge(campaign: Campaign, entries: Sequence[Ranked], outcomes: Sequence[Outc
         optimum=optimum,
         rival=rival,
         lead=lead,
-        speed_unit=campaign.spec.model.worded("tokens/s/device"),
     )
 
 

@@ -66,6 +66,7 @@ from meshtune.tuner.specs.preflight import preflight
 # What an import leaves to its user, as texts.
 OPEN_QUESTIONS = "open_questions"
 DEFAULT_TRIALS = 20
+MODEL_MISSING = "is missing: give a preset, hf_config or a description"
 
 
 def read_spec(document: object, home: Home | None) -> tuple[CampaignSpec, Space]:
@@ -96,13 +97,11 @@ def _lifted(document: object) -> bool:
 
 def read_model(section: object) -> ModelSpec:
     """The model of a spec's section alone: a preset's name, or a mapping. Raises InvalidSpec."""
-    reading = _Reading({"model": section}, ())
+    reading = _Reading({"model": {} if section in (None, UNKNOWN) else section}, ())
     reading._preset("model", ModelSpec, model_presets())
     if reading.problems:
         raise InvalidSpec(reading.problems)
     model: ModelSpec = reading.values["model"]
-    if not model.known:
-        raise InvalidSpec([Problem("model", _missing("model", model_presets()))])
     return model
 
 
@@ -264,7 +263,8 @@ class _Reading:
         elif isinstance(raw, Mapping):
             raw = {"name": name, **raw}
         elif raw is None:
-            self.problems.append(Problem(name, _missing(name, presets)))
+            known = ", ".join(sorted(presets))
+            self.problems.append(Problem(name, f"is missing: give a preset ({known}) or a description"))
             return
         self.section(name, kind, raw)
 
@@ -346,8 +346,7 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
         reading.problems += [problem.under("workload") for problem in workload.problems_with(model)]
     elif workload is not None and model is not None:
         told = f"is told {', '.join(sorted(workload.told_shapes))}" if workload.told_shapes else "needs its shapes"
-        why = f"{_missing('model', model_presets())}; the workload {told}"
-        reading.problems.append(Problem("model", why))
+        reading.problems.append(Problem("model", f"{MODEL_MISSING}; the workload {told}"))
         del values["model"]
     if workload is not None and "knobs" in values:
         unknown = workload.problems_with_names(KnobSet(values["knobs"]))
@@ -408,10 +407,6 @@ def _why_empty(space: Space) -> str:
     first = space.complete(**{name: values[0] for name, values in space.dimensions.items() if name in PLAN_FIELDS})
     example = next((f"; the first, {first.key}: {broken.message}" for broken in space.explain(first)), "")
     return f"no legal plan among {counts.combinations} combinations: {shares}{example}"
-
-
-def _missing(name: str, presets: Collection[str]) -> str:
-    return f"is missing: give a preset ({', '.join(sorted(presets))}) or a description"
 
 
 def _with_config(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -291,7 +291,8 @@ def revalidate(place: Place, campaign: CampaignId = "last", as_json: JsonOption 
             raise NothingToExport(f"campaign {record.campaign.id} has no plan to measure again")
         outcomes = [outcome for _, outcome in chosen.remeasure([entry.trial for entry in entries])]
     judgement = judge(record.campaign, entries, outcomes)
-    print_found(judgement, revalidation_lines(judgement), as_json)
+    rate = record.campaign.spec.model.worded("tokens/s/device")
+    print_found(judgement, revalidation_lines(judgement, rate), as_json)
     raise typer.Exit(0 if judgement.stands else 1)
 
 

@@ -162,13 +162,13 @@ def recommendation_lines(best: BestKnown) -> Iterator[str]:
         yield f"from {source.campaign}, trial {source.trial}: {source.plan_key}, {speed_text}{twice}; {notes}"
 
 
-def revalidation_lines(revalidation: Revalidation) -> Iterator[str | Text]:
+def revalidation_lines(revalidation: Revalidation, rate: str = "tokens/s/device") -> Iterator[str | Text]:
     """What was recorded and what is measured now, changes of software, and the judgement."""
     for name, one in (("optimum", revalidation.optimum), ("runner-up", revalidation.rival)):
         if one is not None:
             speeds = one.tokens_per_s_per_device
             now = f"{one.verdict}: {one.reason}" if speeds.now is None else number(speeds.now)
-            line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} {revalidation.speed_unit}"
+            line = f"{one.plan_key}: recorded {number(speeds.recorded)}, now {now} {rate}"
             yield f"{name}, trial {one.trial}: {line}"
     changes = revalidation.optimum.software_changes.items()
     yield f"software: {', '.join(f'{name} {before} -> {now}' for name, (before, now) in changes) or 'as recorded'}"

@@ -85,11 +85,8 @@ def explanation_parts(why: Explanation) -> list[Table | Text]:
                 f"  {', '.join(times)}",
                 rank,
             ]
-            lines += (
-                ["nothing is predicted better"]
-                if why.plan.layout == best.plan.layout
-                else _against_best(why, own, best)
-            )
+            same = why.plan.layout == best.plan.layout
+            lines += ["nothing is predicted better"] if same else _against_best(why, own, best)
     title = Text(f"{why.plan_key}: {'legal' if why.legal else 'illegal'}", style="bold")
     return [title, *map(Text, lines), *([] if best is None else [Text(f"basis: {why.basis.words}")])]
 

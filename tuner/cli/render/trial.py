@@ -26,8 +26,7 @@ _FITS: Mapping[Verdict, str] = {Verdict.OK: "it fits", Verdict.PRUNED: "it fits"
 
 
 def trial_page(trial: Trial, knobs: Sequence[Knob] = (), rate: str = "tokens/s") -> Group:
-    """The plan, the attempts, what was expected and measured, each rank, and the end of the log. knobs: the spec's.
-    rate: the unit of its speed."""
+    """The plan, the attempts, what was expected and measured, each rank, and the end of the log. knobs: the spec's."""
     outcome = trial.outcome
     lines: list[RenderableType] = [
         Text(f"trial {trial.number} of {trial.campaign_id}: {trial.plan.key}", style="bold"),

@@ -16,7 +16,7 @@ from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue
-from meshtune.search_spaces.physics.training import MODEL_UNKNOWN, missing
+from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
@@ -111,8 +111,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     measured = {entry.trial.plan: entry.first_speed for entry in ranking}
     training = training_of(campaign.spec)
     unknown = ", ".join(problem.path for problem in missing(training))
-    unpredicted = f"no times can be predicted: {unknown} is not known of the cluster"
-    unpredicted = unpredicted if training.model.known else f"the model {MODEL_UNKNOWN}"
+    of = " of the cluster" * training.model.known
     basis = None if unknown else learn(campaign.label, campaign.spec, trials)
     runs = Evidence.SIMULATED if campaign.simulated else Evidence.MEASURED
     effects = measured_effects(space, measured, runs)
@@ -135,7 +134,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         winners=explain_winners(training, usable, basis, runs),
         scaling=scaling_curve(campaign, ranking),
         basis=basis,
-        unpredicted=unpredicted if unknown else "",
+        unpredicted=f"no times can be predicted: {unknown} is not known{of}" if unknown else "",
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import yaml
 
 from meshtune.runners.hardware import kinds_text
-from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
@@ -78,9 +77,9 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
 def _asked(campaign: Campaign, space: Space) -> Section:
     spec, cluster = campaign.spec, campaign.spec.cluster
     batch = "free" if spec.global_batch_size is None else f"{spec.global_batch_size:,} sequences"
-    size = f"{spec.model.parameters / 1e9:,.4g} billion parameters"
+    size = f": {spec.model.parameters / 1e9:,.4g} billion parameters" * spec.model.known
     rows = [
-        ("model", f"{spec.model.name}: {size if spec.model.known else MODEL_UNKNOWN}"),
+        ("model", f"{spec.model.name}{size}"),
         ("cluster", f"{cluster.name}: {cluster.nodes:,} nodes of {cluster.devices_per_node} {cluster.device.name}"),
         ("global batch", batch),
         ("objective", f"{spec.objective}: {spec.model.worded(spec.objective.words)}"),

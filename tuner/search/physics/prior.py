@@ -35,10 +35,7 @@ PER_SCALE = 1 / 4
 USUAL_SHARE = 0.4
 # Expected of any plan where the physics is not trusted, or is not known: a peak of this share of what a rank can use.
 UNKNOWN_PEAK = 0.7
-# Without a model: by how much the logarithm of the peak changes with each doubling of a factor, or step of a choice, very
-# roughly; and how far off the logarithm of 1 s per sample is, as a standard deviation (benchmarks/log.md).
-ROUGH_PEAK = {"micro_batch_size": 0.4, "tp": -0.4, "pp": -0.3, "cp": -0.3, "zero_stage": -0.1, "recompute": -0.3}
-ANY_SPEED = 4.0
+ANY_SPEED = 4.0  # of a program whose model is unknown: the standard deviation of log(seconds per sample)
 # A network that retries sends: every transfer between stages takes a quarter of a second, as in a public table of H100
 # (benchmarks/log.md). No slope of the default, half a millisecond, leads there.
 STALLED_SEND_S = 0.25
@@ -116,16 +113,13 @@ def rows_of(
     factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
     scales = [devices / log(2.0), *(np.full(count, log2(size)) for size in (model.parameters, model.seq_len))]
     features = [np.stack([*factors, *choices], axis=1), np.stack(scales, axis=1) * PER_SCALE]
-    rough = np.sum(
-        [by * (np.log2(columns[name]) if name in FACTORS else columns[name]) for name, by in ROUGH_PEAK.items()], axis=0
-    )
     without = Rows(
         features=np.concatenate(features, axis=1),
         step_slopes=np.full((count, 1), ANY_SPEED),
         peak_slopes=flat,
         log_step=alike,
         log_stalled=alike,
-        log_peak=log(UNKNOWN_PEAK * usable_bytes(training)) + rough,
+        log_peak=np.full(count, log(UNKNOWN_PEAK * usable_bytes(training))),
         log_ideal=alike,
         log_tokens=tokens,
         log_capacity=np.full(count, log(usable_bytes(training))),

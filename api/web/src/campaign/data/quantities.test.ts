@@ -21,3 +21,9 @@ test("every one of them has a value of a measured trial, a name and words with a
   }
   expect([quantityWords("predicted_memory", 2 ** 31, SPEED), quantityWords("step_time", 0.25, SPEED), quantityWords("objective", 100, SPEED)]).toEqual(["2 GiB", "250 ms", "100"]);
 });
+
+test("without a model samples are counted in place of tokens", () => {
+  const goal: Goal = { ...SPEED, label: "samples/s per device", samples: true };
+  expect(quantityLabel("tokens", goal)).toBe("samples/s per device");
+  expect(quantitiesOf(goal, []).map(({ label }) => label).filter((label) => /token|sample/.test(label))).toEqual(["samples/s per device"]);
+});
