@@ -20,6 +20,8 @@ from meshtune.runners.programs.dialects.sources import read_command
 from meshtune.runners.programs.workloads.command import CommandOptions, CommandWorkload
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.import_script import spec_document
+from meshtune.tuner.specs.read import read_spec
 
 DDP = """
 import argparse
@@ -104,7 +106,7 @@ STYLES: Mapping[str, tuple[str, str, list[Any], dict[str, Any]]] = {
             "batch": 256,
             "head": ["torchrun", "--standalone", "--nproc-per-node", "{devices_per_node}", "train.py"],
             "trial_arguments": {"--output-dir": "{directory}/output_dir"},
-            "space": {"recompute": ["none", "full"]},
+            "space": {"micro_batch_size": [1, 2, 4, 8, 16, 32], "recompute": ["none", "full"]},
             "guessed": ["baseline.micro_batch_size", "global_batch_size"],
         },
     ),
@@ -143,7 +145,7 @@ STYLES: Mapping[str, tuple[str, str, list[Any], dict[str, Any]]] = {
             "plan": {"micro_batch_size": 2, "recompute": "none", "zero_stage": 2},
             "batch": 16,
             "head": ["python", "-m", "torch.distributed.run", "--nproc_per_node={devices_per_node}", "train.py"],
-            "space": {"recompute": ["none", "full"], "zero_stage": [0, 2]},
+            "space": {"micro_batch_size": [1, 2, 4, 8], "recompute": ["none", "full"], "zero_stage": [0, 2]},
         },
     ),
     "fields of a dataclass": (
@@ -237,6 +239,7 @@ STYLES: Mapping[str, tuple[str, str, list[Any], dict[str, Any]]] = {
             "plan": {"micro_batch_size": 32},
             "batch": 64,
             "fixed": {"micro_batch_size": 32},
+            "space": {"micro_batch_size": [32]},
             "asked": "no flag that is known changes how train.py runs",
         },
     ),
@@ -297,10 +300,26 @@ def baseline(imported: Imported, devices: int) -> Plan:
 def test_the_baseline_starts_the_users_own_words(style, folder):
     source, command, *_ = STYLES[style]
     imported = read(folder, source, command)
-    devices = {"python -u": 1, "torchrun --nproc_per_node 2": 2, "accelerate": 2}
-    count = next((number for start, number in devices.items() if command.startswith(start)), imported.devices_per_node)
-    words = shlex.split(command.removeprefix("mpirun -np 4 "))
-    assert started(imported, baseline(imported, count or 4), count or 4, folder) == words
+    # mpirun says no nodes.
+    devices, words = imported.devices_per_node or 4, shlex.split(command.removeprefix("mpirun -np 4 "))
+    assert started(imported, baseline(imported, devices), devices, folder) == words
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_each_draft_is_a_legal_spec_once_it_is_answered(style, folder):
+    source, command, _, more = STYLES[style]
+    imported = read(folder, source, command)
+    devices = imported.devices_per_node or 4
+    document = spec_document(imported, name="own", cluster="", here=folder)
+    document.pop("open_questions", None)
+    document["model"] = {"preset": "llama3.2-1b", "seq_len": 128}
+    document["cluster"] = {"preset": "dgx-h100", "nodes": 1, "devices_per_node": devices}
+    known = {"kind", *(field.name for field in fields(CommandOptions))}
+    document["workload"] = {name: value for name, value in document["workload"].items() if name in known}
+    spec, space = read_spec(document, None)
+    assert spec.baseline is not None
+    assert not space.explain(baseline(imported, devices))
+    assert len(space) > 1 or "asked" in more
 
 
 def test_another_plan_changes_its_words_alone(folder):
