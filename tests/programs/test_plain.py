@@ -330,6 +330,50 @@ def test_another_plan_changes_its_words_alone(folder):
     assert started(imported, plan, 8, folder) == shlex.split(f"{words} --gradient-checkpointing")
 
 
+@pytest.mark.parametrize(
+    ("declared", "given", "words"),
+    [
+        ('"--recompute", choices=["none", "selective", "full"]', "--recompute full", {"none", "selective", "full"}),
+        ('"--gradient_checkpointing", type=str', "--gradient_checkpointing=True", {"none", "full"}),
+        ('"--remat", action=argparse.BooleanOptionalAction, default=True', "--remat", {"none", "full"}),
+        ('"--act-ckpt", type=int, default=1', "", {"none", "full"}),
+    ],
+)
+def test_what_recomputes_is_told_in_the_words_of_its_flag(declared, given, words, folder):
+    source = f"import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument({declared})\n"
+    imported = read(folder, source, f"python train.py -b 2 {given}")
+    (choice,) = (each["{recompute}"] for each in imported.workload["command"] if isinstance(each, dict))
+    assert set(choice) == words
+    assert imported.plan["recompute"] == "full"
+    assert started(imported, baseline(imported, 1), 1, folder) == shlex.split(f"python train.py -b 2 {given}")
+
+
+def test_flags_of_commands_of_typer_are_those_of_their_functions(folder):
+    source = (
+        "import typer\napp = typer.Typer()\ndef tp(cp: int = 2): ...\n@app.command()\ndef run(accum: int = 2): ...\n"
+    )
+    imported = read(folder, source, "python train.py -b 2")
+    assert [list(each) for each in imported.workload["command"] if isinstance(each, dict)] == [["{grad_accum_steps}"]]
+
+
+def test_a_value_that_the_script_does_not_say_is_asked(folder):
+    (folder / "train.py").write_text(DDP)
+    (folder / "run.sh").write_text("torchrun --nproc-per-node 2 train.py --batch-size $SIZE --grad-accum 2\n")
+    done = run_meshtune(folder, "import", "run.sh")
+    assert done.code == 0, done.err
+    spec = parse_yaml(done.out)
+    assert spec["baseline"]["micro_batch_size"] is None
+    assert spec["workload"]["command"] is None
+    assert any("--batch-size $SIZE" in line and "not known here" in line for line in spec["open_questions"])
+
+
+@given(st.text(max_size=60))
+def test_any_source_is_read_or_left(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "train.py"
+    path.write_text(f"parser.add_argument({text}\n)\n@dataclass\nclass A:\n    x: int = {text}\n", errors="replace")
+    assert read_command(f"python {path} --batch-size 2", given={}).plan["micro_batch_size"] == 2
+
+
 def test_a_guess_is_shown_with_the_help_of_its_flag(folder):
     imported = read(folder, DDP, "torchrun --nproc-per-node 2 train.py -b 4")
     texts = [str(question) for question in imported.questions]
