@@ -408,6 +408,13 @@ def test_what_contradicts_itself_is_asked_and_not_guessed(source, command, path,
 def test_a_script_that_starts_its_processes_has_the_machines_devices(folder):
     imported = read(folder, "import torch.multiprocessing as mp\nmp.spawn(work)\n", "python train.py --batch-size 4")
     assert (imported.workload["start"], imported.devices_per_node) == ("node", None)
+    assert (imported.plan["micro_batch_size"], imported.global_batch_size) == (4, None)
+
+
+def test_numbers_of_any_size_are_read_at_once(folder):
+    words = "--global-batch-size 999999996 --accum 2"
+    imported = read(folder, "", f"torchrun --nproc-per-node 3 train.py {words}")
+    assert imported.global_batch_size == 999_999_996
 
 
 @pytest.mark.parametrize("count", ["gpu", "auto"])

@@ -36,6 +36,8 @@ _BATCH = ("global_batch_size", "micro_batch_size", "grad_accum_steps")
 _FLAG = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*(?==))(=.*)?", re.DOTALL)
 # Of the values that are written out, the largest where the batch or the devices are not known.
 _LARGEST, _DEVICES = 64, 8
+# Of a divisor.
+_MOST = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,10 @@ def read_launch(launch: Launch) -> Imported:
     told = {name: each for name, each in claims.items() if name in fields and not _is_open(reading, name)}
     if len(told.keys() & {*_BATCH}) < 2:
         told = {name: each for name, each in told.items() if name not in _BATCH}
-        text = _NOTES["kept"].format(script=launch.script, size=fields.get("micro_batch_size", "as it is"))
-        reading.note(text) if told else reading.ask("", _NOTES["nothing"].format(script=launch.script))
+        if told:
+            reading.note(_NOTES["kept"].format(script=launch.script, size=fields.get("micro_batch_size", "as it is")))
+        else:
+            reading.ask("", _NOTES["nothing"].format(script=launch.script))
     elements: dict[int | str, Any] = {}
     space: dict[str, Any] = {}
     for name, each in told.items():
@@ -277,7 +281,7 @@ def _shared(name: str, fields: Mapping[str, Any]) -> list[int]:
     else:
         known = {"global_batch_size", "dp"} <= fields.keys()
         most = fields["global_batch_size"] // fields["dp"] if known else _LARGEST
-    return [each for each in range(1, most + 1) if most % each == 0][:_LARGEST]
+    return [each for each in range(1, min(most, _MOST) + 1) if most % each == 0][:_LARGEST]
 
 
 def _element(name: str, said: _Said, values: Any, present: Any, share: int) -> Any:
