@@ -52,9 +52,7 @@ def test_a_question_says_which_devices_contradict_each_other(folder):
     (folder / "job.sh").write_text(f"#SBATCH --nodes 1\n#SBATCH --gres=gpu:2\n{start}\n")
     done = run("import", "job.sh")
     assert done.code == 0, done.err
-    asked = (
-        "cluster.nodes: job.sh line 3: srun starts 2 nodes, and the script's head 1; 8 ranks per node, and the script's"
-    )
+    asked = "cluster.nodes: line 3: srun starts 2 nodes, and the script's head 1; 8 ranks per node, and the script's"
     assert any(asked in line for line in parse_yaml(done.out)["open_questions"])
 
 

@@ -20,6 +20,8 @@ from meshtune.runners.programs.dialects.sources import read_command
 from meshtune.runners.programs.workloads.command import CommandOptions, CommandWorkload
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.import_script import spec_document
+from meshtune.tuner.specs.read import read_spec
 
 DDP = """
 import argparse
@@ -104,7 +106,7 @@ STYLES: Mapping[str, tuple[str, str, list[Any], dict[str, Any]]] = {
             "batch": 256,
             "head": ["torchrun", "--standalone", "--nproc-per-node", "{devices_per_node}", "train.py"],
             "trial_arguments": {"--output-dir": "{directory}/output_dir"},
-            "space": {"recompute": ["none", "full"]},
+            "space": {"micro_batch_size": [1, 2, 4, 8, 16, 32], "recompute": ["none", "full"]},
             "guessed": ["baseline.micro_batch_size", "global_batch_size"],
         },
     ),
@@ -143,7 +145,7 @@ STYLES: Mapping[str, tuple[str, str, list[Any], dict[str, Any]]] = {
             "plan": {"micro_batch_size": 2, "recompute": "none", "zero_stage": 2},
             "batch": 16,
             "head": ["python", "-m", "torch.distributed.run", "--nproc_per_node={devices_per_node}", "train.py"],
-            "space": {"recompute": ["none", "full"], "zero_stage": [0, 2]},
+            "space": {"micro_batch_size": [1, 2, 4, 8], "recompute": ["none", "full"], "zero_stage": [0, 2]},
         },
     ),
     "fields of a dataclass": (
@@ -237,6 +239,7 @@ STYLES: Mapping[str, tuple[str, str, list[Any], dict[str, Any]]] = {
             "plan": {"micro_batch_size": 32},
             "batch": 64,
             "fixed": {"micro_batch_size": 32},
+            "space": {"micro_batch_size": [32]},
             "asked": "no flag that is known changes how train.py runs",
         },
     ),
@@ -297,10 +300,26 @@ def baseline(imported: Imported, devices: int) -> Plan:
 def test_the_baseline_starts_the_users_own_words(style, folder):
     source, command, *_ = STYLES[style]
     imported = read(folder, source, command)
-    devices = {"python -u": 1, "torchrun --nproc_per_node 2": 2, "accelerate": 2}
-    count = next((number for start, number in devices.items() if command.startswith(start)), imported.devices_per_node)
-    words = shlex.split(command.removeprefix("mpirun -np 4 "))
-    assert started(imported, baseline(imported, count or 4), count or 4, folder) == words
+    # mpirun says no nodes.
+    devices, words = imported.devices_per_node or 4, shlex.split(command.removeprefix("mpirun -np 4 "))
+    assert started(imported, baseline(imported, devices), devices, folder) == words
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_each_draft_is_a_legal_spec_once_it_is_answered(style, folder):
+    source, command, _, more = STYLES[style]
+    imported = read(folder, source, command)
+    devices = imported.devices_per_node or 4
+    document = spec_document(imported, name="own", cluster="", here=folder)
+    document.pop("open_questions", None)
+    document["model"] = {"preset": "llama3.2-1b", "seq_len": 128}
+    document["cluster"] = {"preset": "dgx-h100", "nodes": 1, "devices_per_node": devices}
+    known = {"kind", *(field.name for field in fields(CommandOptions))}
+    document["workload"] = {name: value for name, value in document["workload"].items() if name in known}
+    spec, space = read_spec(document, None)
+    assert spec.baseline is not None
+    assert not space.explain(baseline(imported, devices))
+    assert len(space) > 1 or "asked" in more
 
 
 def test_another_plan_changes_its_words_alone(folder):
@@ -309,6 +328,50 @@ def test_another_plan_changes_its_words_alone(folder):
     plan = replace(baseline(imported, 8), micro_batch_size=8, grad_accum_steps=4, recompute="full")
     words = command.replace("--batch-size 4", "--batch-size 8").replace("accum=8", "accum=4")
     assert started(imported, plan, 8, folder) == shlex.split(f"{words} --gradient-checkpointing")
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "words"),
+    [
+        ('"--recompute", choices=["none", "selective", "full"]', "--recompute full", {"none", "selective", "full"}),
+        ('"--gradient_checkpointing", type=str', "--gradient_checkpointing=True", {"none", "full"}),
+        ('"--remat", action=argparse.BooleanOptionalAction, default=True', "--remat", {"none", "full"}),
+        ('"--act-ckpt", type=int, default=1', "", {"none", "full"}),
+    ],
+)
+def test_what_recomputes_is_told_in_the_words_of_its_flag(declared, given, words, folder):
+    source = f"import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument({declared})\n"
+    imported = read(folder, source, f"python train.py -b 2 {given}")
+    (choice,) = (each["{recompute}"] for each in imported.workload["command"] if isinstance(each, dict))
+    assert set(choice) == words
+    assert imported.plan["recompute"] == "full"
+    assert started(imported, baseline(imported, 1), 1, folder) == shlex.split(f"python train.py -b 2 {given}")
+
+
+def test_flags_of_commands_of_typer_are_those_of_their_functions(folder):
+    source = (
+        "import typer\napp = typer.Typer()\ndef tp(cp: int = 2): ...\n@app.command()\ndef run(accum: int = 2): ...\n"
+    )
+    imported = read(folder, source, "python train.py -b 2")
+    assert [list(each) for each in imported.workload["command"] if isinstance(each, dict)] == [["{grad_accum_steps}"]]
+
+
+def test_a_value_that_the_script_does_not_say_is_asked(folder):
+    (folder / "train.py").write_text(DDP)
+    (folder / "run.sh").write_text("torchrun --nproc-per-node 2 train.py --batch-size $SIZE --grad-accum 2\n")
+    done = run_meshtune(folder, "import", "run.sh")
+    assert done.code == 0, done.err
+    spec = parse_yaml(done.out)
+    assert spec["baseline"]["micro_batch_size"] is None
+    assert spec["workload"]["command"] is None
+    assert any("--batch-size $SIZE" in line and "not known here" in line for line in spec["open_questions"])
+
+
+@given(st.text(max_size=60))
+def test_any_source_is_read_or_left(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "train.py"
+    path.write_text(f"parser.add_argument({text}\n)\n@dataclass\nclass A:\n    x: int = {text}\n", errors="replace")
+    assert read_command(f"python {path} --batch-size 2", given={}).plan["micro_batch_size"] == 2
 
 
 def test_a_guess_is_shown_with_the_help_of_its_flag(folder):
@@ -345,6 +408,13 @@ def test_what_contradicts_itself_is_asked_and_not_guessed(source, command, path,
 def test_a_script_that_starts_its_processes_has_the_machines_devices(folder):
     imported = read(folder, "import torch.multiprocessing as mp\nmp.spawn(work)\n", "python train.py --batch-size 4")
     assert (imported.workload["start"], imported.devices_per_node) == ("node", None)
+    assert (imported.plan["micro_batch_size"], imported.global_batch_size) == (4, None)
+
+
+def test_numbers_of_any_size_are_read_at_once(folder):
+    words = "--global-batch-size 999999996 --accum 2"
+    imported = read(folder, "", f"torchrun --nproc-per-node 3 train.py {words}")
+    assert imported.global_batch_size == 999_999_996
 
 
 @pytest.mark.parametrize("count", ["gpu", "auto"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshtune.runners.programs.capture.stand_in import named_files
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
-from meshtune.runners.programs.dialects.call import Call, call_of, launch_of, starts_a_program
+from meshtune.runners.programs.dialects.call import Call, call_of, launch_of, starts_a_program, trains
 from meshtune.runners.programs.dialects.job_script import with_job
 from meshtune.runners.programs.dialects.programs import read_start
 
@@ -47,7 +47,9 @@ def process_call(pid: int) -> Call:
     variables of a rank where one is there. Raises CannotRead."""
     own = _require(pid)
     above = list(_above(own))
-    holders = [(process, call) for process in above if (call := _call(process))]
+    # Of what is no Python itself, only one that is surely a training.
+    python = "python" in "".join(own.words[:1])
+    holders = [(process, call) for process in above if (call := _call(process)) and (python or trains(call))]
     started = [(own, call)] if (call := _call(own)) else []
     # Of a shell what it started; of a loader of data the rank above it.
     started = started or [(process, call) for process in _below(own) if (call := _call(process))][:1] or holders[:1]

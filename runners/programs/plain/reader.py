@@ -36,6 +36,8 @@ _BATCH = ("global_batch_size", "micro_batch_size", "grad_accum_steps")
 _FLAG = re.compile(r"(--?[A-Za-z][\w.-]*|[A-Za-z_][\w.]*(?==))(=.*)?", re.DOTALL)
 # Of the values that are written out, the largest where the batch or the devices are not known.
 _LARGEST, _DEVICES = 64, 8
+# Of a divisor.
+_MOST = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +94,22 @@ def read_launch(launch: Launch) -> Imported:
     told = {name: each for name, each in claims.items() if name in fields and not _is_open(reading, name)}
     if len(told.keys() & {*_BATCH}) < 2:
         told = {name: each for name, each in told.items() if name not in _BATCH}
-        text = _NOTES["kept"].format(script=launch.script, size=fields.get("micro_batch_size", "as it is"))
-        reading.note(text) if told else reading.ask("", _NOTES["nothing"].format(script=launch.script))
+        if told:
+            reading.note(_NOTES["kept"].format(script=launch.script, size=fields.get("micro_batch_size", "as it is")))
+        else:
+            reading.ask("", _NOTES["nothing"].format(script=launch.script))
     elements: dict[int | str, Any] = {}
     space: dict[str, Any] = {}
     for name, each in told.items():
         place = name if each.at is None else each.at
-        numbers = [] if name in words else _numbers(name, each, fields)
+        numbers = [int(number) for number in each.flag.choices if number.isdecimal()]
+        numbers = numbers or ([0, 1, 2, 3] if name == "zero_stage" else _shared(name, fields))
         elements[place] = _element(name, each, words.get(name) or numbers, fields[name], shares.get(name, 1))
-        if name in ("recompute", "cp") or (numbers and each.flag.choices):
-            space[name] = numbers or [*words[name]]
+        if name in ("recompute", "cp") or (name not in words and each.flag.choices):
+            space[name] = [*words.get(name, numbers)]
+    if present := fields.get("micro_batch_size"):
+        doubles = {each for each in _shared("micro_batch_size", fields) if each & (each - 1) == 0}
+        space["micro_batch_size"] = sorted({present, *(doubles if "micro_batch_size" in told else ())})
     _read_model(said, launch, reading)
     own = [elements.pop(at, literal(text)) for at, text in enumerate(launch.words)]
     added = [part for each in elements.values() for part in (each if isinstance(each, list) else [each])]
@@ -266,17 +274,14 @@ def _words(name: str, said: _Said) -> dict[str, Any]:
     return {value: said.element(each) for value, each in own.items()}
 
 
-def _numbers(name: str, said: _Said, fields: Mapping[str, Any]) -> list[int]:
-    """The values of an axis of numbers that are tried: the choices of a flag, or divisors of what there is to share."""
-    if name == "zero_stage":
-        most = 0
-    elif name in _BATCH:
+def _shared(name: str, fields: Mapping[str, Any]) -> list[int]:
+    """The divisors of what an axis of numbers shares: of a rank's part of the batch, or of the devices."""
+    if name not in _BATCH:
+        most = fields.get("nodes", 1) * fields.get("devices_per_node", _DEVICES)
+    else:
         known = {"global_batch_size", "dp"} <= fields.keys()
         most = fields["global_batch_size"] // fields["dp"] if known else _LARGEST
-    else:
-        most = fields.get("nodes", 1) * fields.get("devices_per_node", _DEVICES)
-    numbers = [each for each in range(1, most + 1) if most % each == 0][:_LARGEST] or [0, 1, 2, 3]
-    return [int(each) for each in said.flag.choices if each.isdecimal()] or numbers
+    return [each for each in range(1, min(most, _MOST) + 1) if most % each == 0][:_LARGEST]
 
 
 def _element(name: str, said: _Said, values: Any, present: Any, share: int) -> Any:

@@ -17,7 +17,7 @@ from meshtune.runners.untrusted_text import UnreadableText, read_file
 _MAX_FILE, _MAX_FILES, _MAX_HELP = 400_000, 12, 100
 # What makes flags of a dataclass's fields, of a function's arguments, and of a module's constants.
 _OF_FIELDS = re.compile(r"\b(HfArgumentParser|TrlParser|tyro|simple_parsing|draccus|pyrallis|jsonargparse)\b")
-_OF_ARGUMENTS = r"@.*\.command\b|\b(typer\.run|[Ff]ire|tyro\.cli|CLI)\(\s*{name}\b"
+_OF_ARGUMENTS = re.compile(r"\b(?:typer\.run|[Ff]ire|tyro\.cli|CLI)\(\s*(\w+)")
 _OF_CONSTANTS = "configurator.py"
 
 
@@ -96,16 +96,17 @@ def _imported(node: ast.AST) -> list[str]:
 
 def _flags(tree: ast.Module, nodes: Sequence[ast.AST], text: str) -> Iterator[Flag]:
     lines, dash = text.splitlines(), "-" if re.search(r"\b(tyro|typer)\b", text) else "_"
+    called, annotations = set(_OF_ARGUMENTS.findall(text)), set(re.findall(r":\s*(\w+)", text))
     for node in nodes:
         if isinstance(node, ast.Call):
             yield from _of_call(node)
-        elif isinstance(node, ast.FunctionDef) and re.search(_OF_ARGUMENTS.format(name=node.name), text):
+        elif isinstance(node, ast.FunctionDef) and (node.name in called or _decorated(node, "command")):
             arguments = zip(reversed(node.args.args), reversed(node.args.defaults), strict=False)
             for argument, value in (*arguments, *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)):
                 yield _of_value(argument.arg, value, dash, isinstance(_literal(value), bool))
         # A class that is a section of another has names that are not known here.
-        elif isinstance(node, ast.ClassDef) and _OF_FIELDS.search(text) and not re.search(rf": *{node.name}\b", text):
-            for each in node.body if any("dataclass" in _source(one) for one in node.decorator_list) else ():
+        elif isinstance(node, ast.ClassDef) and _OF_FIELDS.search(text) and node.name not in annotations:
+            for each in node.body if _decorated(node, "dataclass") else ():
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     flag = _of_value(each.target.id, each.value, dash, _source(each.annotation) == "bool")
                     yield replace(flag, help=flag.help or _comment(lines, each))
@@ -151,6 +152,10 @@ def _of_value(name: str, value: ast.expr | None, dash: str, switch: bool) -> Fla
     name = name.replace("_", dash)
     off = f"--no-{name}" if switch and dash == "-" else ""
     return Flag(names=(f"--{name}",), default=default, help=_short(told), switch=switch, off=off)
+
+
+def _decorated(node: ast.ClassDef | ast.FunctionDef, name: str) -> bool:
+    return any(name in _source(each) for each in node.decorator_list)
 
 
 def _literal(value: ast.expr | None) -> Any:

@@ -185,8 +185,9 @@ def _trainings(found: Sequence[_Start], script: Script) -> list[_Start]:
     if commands and all(command.words[0].startswith("--") for command in commands):
         bare = Call(tool="-", words=tuple(word for command in commands for word in command.words))
         return [_Start(call=bare, chain=(("", script, commands[0]),), head="")]
-    with_arguments = [start for start in found if any(word.startswith("-") for word in start.call.words[1:])]
-    return with_arguments or list(found if len(found) == 1 else ())
+    own = [start for start in found if not any(part in start.call.words[0] for part in NAMES["helpers"])]
+    with_arguments = [start for start in own if any(word.startswith("-") for word in start.call.words[1:])]
+    return with_arguments or (own if len(found) == 1 else [])
 
 
 @dataclass(frozen=True, slots=True)
