@@ -47,6 +47,8 @@ DIRECTORY = "MESHTUNE_DIRECTORY"
 STEPS = "MESHTUNE_STEPS"
 # In the environment of what `meshtune.runners.watch` started, and there alone.
 WATCHED = "MESHTUNE_WATCHED"
+# What its log says once the steps of torch's optimizers are told.
+TIMES = "[meshtune] times optimizers"
 # Where the result is sent to, and, in the job's folder, what proves that it is this job's.
 REPORT_URL = "MESHTUNE_REPORT_URL"
 TOKEN_FILE = ".report-token"
@@ -176,6 +178,8 @@ class _LoopReport:
     def watch_optimizers(self, module: Any) -> None:
         if register := getattr(module, "register_optimizer_step_post_hook", None):
             register(lambda optimizer, *_: None if self._has_engine else self._stepped(optimizer))
+            if WATCHED in os.environ and _rank() == 0:
+                os.write(2, f"{TIMES}\n".encode())
 
     def watch_engines(self, module: Any) -> None:
         step = module.DeepSpeedEngine._take_model_step

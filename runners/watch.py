@@ -94,6 +94,9 @@ class Counter:
     def seconds(self) -> float:
         return sum(seconds for seconds, _ in self.spans)
 
+    def grown(self) -> int:
+        return sum(number for _, number in self.spans)
+
     def first_losses(self) -> list[float]:
         """Of the first steps, where it grew by one each time: of several steps programs tell the mean."""
         first = min(self.losses, default=2)
@@ -109,6 +112,8 @@ class Output:
         self.counters: dict[object, Counter] = {}
         # The most that was told, by rank.
         self.memory: dict[int, int] = {}
+        # Whether the optimizers of a process of torch are timed.
+        self.has_reporter = False
         self._micro, self._passes = plan["micro_batch_size"], plan["grad_accum_steps"]
         self._patterns: Any = None
         if patterns:
@@ -118,6 +123,7 @@ class Output:
 
     def take(self, line: str, now: float) -> None:
         rank, words = untagged(line)
+        self.has_reporter = self.has_reporter or report.TIMES in words
         for level, number, name, match in self._counts(words):
             if len(self.counters) == _MOST and (rank, name) not in self.counters:
                 continue
@@ -148,12 +154,14 @@ class Output:
 
     def steps(self) -> Counter | None:
         """What counts the steps: of the lowest level, what grows most often of what grows most of the time. Of two, one
-        of which is as much slower as a step has passes, the slower. None: nothing grows."""
-        grown = [counter for counter in self.counters.values() if counter.spans]
-        level = min((counter.level for counter in grown), default=0)
+        of which is as much slower as a step has passes, the slower. None: nothing grows; and where a Reporter is there
+        to tell optimizer steps, what is printed may be passes until it has grown by two steps of them without one."""
+        level = min((counter.level for counter in self.counters.values()), default=0)
+        least = 2 * self._passes if self.has_reporter and level > 1 else 0
+        grown = [counter for counter in self.counters.values() if counter.spans and counter.grown() >= least]
         longest = max((counter.seconds() for counter in grown if counter.level == level), default=0.0)
         there = [counter for counter in grown if counter.level == level and 2 * counter.seconds() >= longest]
-        paces = [sum(number for _, number in counter.spans) / counter.seconds() for counter in there]
+        paces = [counter.grown() / counter.seconds() for counter in there]
         for counter, pace in zip(there, paces, strict=True):
             if self._passes > 1 and abs(max(paces) / pace / self._passes - 1) < 0.1:
                 return counter

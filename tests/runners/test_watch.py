@@ -426,3 +426,22 @@ def test_a_program_of_its_own_log_is_watched_alike():
     with pytest.raises(InvalidValue, match="takes exactly one of"):
         CommandWorkload({"command": ["train"], "log": {"step": r"step (\d+)"}})
     CommandWorkload({"command": ["train"], "log": {"step": r"step (\d+)"}, "watch": True})
+
+
+def test_a_bar_of_passes_is_no_count_of_steps_while_optimizer_steps_are_awaited():
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 8}, {})
+    output.take(report.TIMES, 0.0)
+    for number in range(1, 16):
+        output.take(f"{number}%|#| {number}/100 [00:01<00:01, 9.00it/s]", float(number))
+    assert output.steps() is None
+    for step, at in enumerate((8.0, 16.0, 24.0), 1):
+        output.take(f"[meshtune] optimizer step {step}", at)
+    assert output.step_times_s() == [8.0, 8.0]
+
+
+def test_a_bar_counts_where_no_optimizer_steps_though_two_would_have():
+    output = Output({"micro_batch_size": 1, "grad_accum_steps": 8}, {})
+    output.take(report.TIMES, 0.0)
+    for number in range(1, 20):
+        output.take(f"{number}%|#| {number}/100 [00:01<00:01, 9.00it/s]", float(number))
+    assert output.step_times_s() == [1.0] * 18
