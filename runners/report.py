@@ -193,7 +193,8 @@ class _LoopReport:
 
     def _stepped(self, optimizer: Any) -> None:
         torch = sys.modules["torch"]
-        if torch.compiler.is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)  # torch 2.1 has none
+        if is_compiling() or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return
         self._timed = self._timed or optimizer
         if optimizer is self._timed and not TrainerReport.trains:
