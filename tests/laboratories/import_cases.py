@@ -11,7 +11,7 @@ A case is a folder with the files of a user, written for this test in the manner
     questions:  what must be asked: a key of the spec, or a part of the question's text
     may_ask:  parts of further questions that are in order
     mentions: parts of what the terminal or the spec must say (a note is enough)
-    absent:   texts that no value of the spec may have in it
+    absent:   texts that no value of the spec may have in it, as trials have it
     refused:  parts of the refusal; the case is not importable
     may_refuse: likewise, where a spec and a refusal are both in order
 
@@ -32,6 +32,7 @@ from typing import Any
 import yaml
 from command_lab import Result, run_meshtune
 
+from meshtune.runners.programs.launch_words import laid_over, shell_words
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
@@ -202,9 +203,10 @@ def _import(case: Case, result: Result) -> tuple[Verdict, list[str]]:
         parts = wanted if isinstance(wanted, list) else [wanted]
         if not any(spec.asked(part) or spec.value(part) is None for part in parts):
             wrong.append(f"nothing is asked about {' or '.join(parts)}")
-    said = f"{result.out} {comments} {result.err}"
+    started = _of_trials(document)
+    said = f"{result.out} {comments} {result.err} {' '.join(_texts(started))}"
     wrong += [f"nothing is said of {part!r}" for part in _unsaid(case.expected.get("mentions", ()), said)]
-    texts = list(_texts({key: value for key, value in document.items() if key != "open_questions"}))
+    texts = list(_texts({key: value for key, value in started.items() if key != "open_questions"}))
     wrong += [
         f"{part!r} stands in the spec: {text}"
         for part in case.expected.get("absent", ())
@@ -225,6 +227,31 @@ def _import(case: Case, result: Result) -> tuple[Verdict, list[str]]:
     if wrong:
         return Verdict.WRONG, [*wrong, *short]
     return (Verdict.SHORT, short) if short else (case.wanted, [])
+
+
+def _of_trials(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec with the words and keys of trials in place of the user's own."""
+    workload = dict(document.get("workload") or {})
+    if alone := workload.pop("trial_arguments", None):
+        changes = {
+            name: None if value is None else () if value is True else (str(value),) for name, value in alone.items()
+        }
+        command = workload["command"]
+        if isinstance(command, str):
+            before, end, last = command.rpartition("\n")
+            words = shell_words(last)
+            assert words is not None
+            workload["command"] = f"{before}{end}{' '.join(laid_over(words, changes))}"
+        else:
+            workload["command"] = laid_over(command, changes)
+    configs = {}
+    for name, config in (workload.get("configs") or {}).items():
+        trial = config.get("trial", {})
+        base = config.get("base")
+        if isinstance(base, Mapping):
+            base = {key: value for key, value in base.items() if trial.get(key, value) is not None}
+        configs[name] = {**config, "base": base, "set": {**config.get("set", {}), **trial}}
+    return {**document, "workload": {**workload, **({"configs": configs} if configs else {})}}
 
 
 def _mistakes(spec: _Spec) -> list[str]:
