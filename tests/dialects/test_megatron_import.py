@@ -350,7 +350,7 @@ def test_what_no_decoder_only_transformer_is_is_refused_by_name(start, why):
         (START.replace("pretrain_gpt.py", "train.py"), True),
         ("torchrun run_clm.py --model_name_or_path gpt2 --seq-length 2 --num-layers 2 --hidden-size 4", False),
         ("torchrun train.py --lr 1 --epochs 2", False),
-        ("python tools/preprocess_data.py --tokenizer-type GPT2BPETokenizer --input a", False),
+        ("python tools/sample.py --tokenizer-type GPT2BPETokenizer --input a", False),
     ],
 )
 def test_a_start_of_megatron_is_recognised(start, is_theirs):
