@@ -81,7 +81,7 @@ docs: $(INSTALLED)
 
 # What the pages show of commands and campaigns (docs/site/samples.py), written by the tests that compare it. Where Slurm or
 # DeepSpeed is not installed the blocks of their runs stay.
-SAMPLED := tests/test_docs.py tests/examples/test_bring_your_own.py tests/examples/test_tutorial_slurm.py
+SAMPLED := tests/test_docs.py tests/examples/test_bring_your_own.py tests/examples/test_tutorial_slurm.py tests/tune
 docs-samples: $(INSTALLED)
 	MESHTUNE_SAMPLES=write $(BIN)/pytest -q -k "commands_print or shows" $(SAMPLED)
 

@@ -12,7 +12,10 @@ import keys
 import pytest
 import samples
 
-from meshtune.runners.registry import SCHEDULERS, load
+from meshtune.runners.registry import SCHEDULERS, WORKLOADS, load
+from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.tuner.results.export import FORMATS
+from meshtune.tuner.search.registry import SEARCHES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
@@ -82,3 +85,27 @@ def test_a_measured_line_is_compared_by_its_words():
     assert samples.shape(line) == samples.shape(line.replace("mbs8 ga1", "mbs1 ga8").replace("1.2 s", "950.1 ms"))
     assert samples.shape(line) != samples.shape(line.replace("step", "time"))
     assert samples.shape(line) != samples.shape(line.replace("again, ", ""))
+
+
+COUNTED = {
+    "models": model_presets(),
+    "clusters": cluster_presets(),
+    "searches": SEARCHES,
+    "formats": FORMATS,
+    "runners": SCHEDULERS,
+    "workloads": WORKLOADS,
+}
+
+
+def test_a_number_of_what_there_is_is_that_number():
+    pages = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reference" / "presets.md"]
+    text = "\n".join(page.read_text() for page in pages)
+    said = re.findall(rf"\b(\d+)\s+({'|'.join(COUNTED)})\b", text)
+    assert {"models", "clusters"} <= {kind for _, kind in said}
+    assert [(int(number), kind) for number, kind in said] == [(len(COUNTED[kind]), kind) for _, kind in said]
+
+
+@pytest.mark.parametrize(("head", "there"), [("runner", SCHEDULERS), ("workload", WORKLOADS)])
+def test_the_readme_has_a_row_of_each(head, there):
+    (rows,) = re.findall(rf"(?m)^\| {head} \|.*\n\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "README.md").read_text())
+    assert {name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])} == set(there)

@@ -36,6 +36,7 @@ MEASURED = (
     (re.compile(r"\bmeasured (?:twice|\d+ times)"), "MEASURED"),
     (re.compile(r", (?:the baseline|[+-]\S+ % \(.*?\) against the baseline)"), ", GAIN"),
     (re.compile(r"(?<=tokens/s/device: ).*"), "REASON"),
+    (re.compile(r"(?<=^Your launch line, ).*(?= faster:)"), "GAIN"),
     (re.compile(r" \(expected [^)]*\)"), ""),
     (re.compile(r"\btp\d+(?: [a-z]+\d+)+(?: recompute-\w+)?(?: interleaved)?"), "PLAN"),
     (re.compile(r"[+-]?\d[\d,.]*"), "N"),
