@@ -22,7 +22,7 @@ LOCKED ?= $(shell $(PYTHON) -c 'import platform as p, sys; \
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --python $(BIN)/python $(addprefix --find-links ,$(PIP_FIND_LINKS)) \
 	--no-emit-find-links --no-emit-index-url --custom-compile-command "make lock" pyproject.toml
 
-.PHONY: gpu-wheels demo test test-fast test-long check check-quick check-web api-types format install dashboard docs lock lock-images sbom clean
+.PHONY: gpu-wheels demo test test-fast test-long check check-quick check-web api-types format install dashboard docs docs-samples lock lock-images sbom clean
 
 # Installs the trainer and reports alone where nothing is installed yet. Probed first, so that speeds are predicted, and shown
 # beside what is measured.
@@ -78,6 +78,12 @@ check-web: $(NODE_MODULES) $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python docs/site/rooms.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+
+# What the pages show of commands and campaigns (docs/site/samples.py), written by the tests that compare it. Where Slurm or
+# DeepSpeed is not installed the blocks of their runs stay.
+SAMPLED := tests/test_docs.py tests/examples/test_bring_your_own.py tests/examples/test_tutorial_slurm.py tests/tune
+docs-samples: $(INSTALLED)
+	MESHTUNE_SAMPLES=write $(BIN)/pytest -q -k "commands_print or shows" $(SAMPLED)
 
 # The page's types of the service's documents, from its OpenAPI document.
 api-types: $(NODE_MODULES) $(INSTALLED)

@@ -20,6 +20,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # The benchmarks are scripts that stand beside each other: their folder is importable here, as when one is run.
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent / "laboratories"))
+# What makes pages: last, since it has common names.
+sys.path.append(str(Path(__file__).parents[1] / "docs" / "site"))
 
 from ray_lab import ENVIRONMENT, RayLab
 from recorded_programs import Recorded

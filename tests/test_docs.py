@@ -1,16 +1,21 @@
-"""Pages of the documentation name what there is: their links, the files that they name, and the picture of rooms."""
+"""Pages of the documentation name what there is: their links, the files that they name, the picture of rooms, what
+commands print, and numbers."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import keys
 import pytest
+import samples
 
-from meshtune.runners.registry import SCHEDULERS, load
+from meshtune.runners.registry import SCHEDULERS, WORKLOADS, load
+from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.tuner.results.export import FORMATS
+from meshtune.tuner.search.registry import SEARCHES
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")]
@@ -22,12 +27,6 @@ PAST = {"benchmarks/log.md", "CHANGELOG.md"}
 MADE = {f"docs/reference/{name}.md" for name in ("cli", "runners", "programs")} | {"api/static/licenses.md"}
 # A name to be filled in, such as runners/sites/NAME.yaml.
 BLANK = re.compile(r"^[A-Z]+\.")
-
-
-_made_by = importlib.util.spec_from_file_location("keys", ROOT / "docs" / "site" / "keys.py")
-keys = importlib.util.module_from_spec(_made_by)
-sys.modules["keys"] = keys
-_made_by.loader.exec_module(keys)
 
 
 def of(page: Path) -> str:
@@ -53,3 +52,60 @@ ASKED = {name for page in PAGES for name in re.findall(r"^\{\{ keys (\S+)", page
 @pytest.mark.parametrize("kind", sorted(ASKED | {row.options for row in SCHEDULERS.values()}))
 def test_every_key_of_a_table_has_words(kind):
     assert all(group[0].meaning for group in keys.groups(load(kind)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in samples.PAGES if samples.CONSOLE.search(page.read_text())], ids=of)
+def test_a_page_shows_what_its_commands_print(page, tmp_path):
+    text = samples.made(page, tmp_path)
+    if samples.writes():
+        page.write_text(text)
+    else:
+        assert page.read_text() == text, "make docs-samples"
+
+
+# How lines begin that a command prints. Inside a sentence, between backticks, they are words and no sample.
+PRINTED = re.compile(
+    r"(?m)^ *(?:again, )?(?:trial \d+: |wrote |note: |open question: |next: |Recommended: |Fastest |No recommendation"
+    r"|basis: |confirmed: |stands: |learns from |simulated: |meshtune: |\S+: illegal$|from \S+-[0-9a-f]{6}, )"
+)
+
+
+@pytest.mark.parametrize("page", samples.PAGES, ids=of)
+def test_no_sample_output_is_typed(page):
+    text = page.read_text()
+    for made in (samples.CONSOLE, re.compile(samples.RUN.format(name=r"\S+"))):
+        text = made.sub("", text)
+    blocks = re.findall(r"(?m)(?:^ {4}.*\n)+|^```(?:text)?\n(?s:.*?)^```$", text)
+    assert [block for block in blocks if PRINTED.search(block)] == []
+
+
+def test_a_measured_line_is_compared_by_its_words():
+    line = "again, trial 6: tp1 pp1 dp2 mbs8 ga1 zero0: ok, step 1.2 s (expected 71.9 ms), 14,826 tokens/s"
+    assert samples.shape(line) == samples.shape(line.replace("mbs8 ga1", "mbs1 ga8").replace("1.2 s", "950.1 ms"))
+    assert samples.shape(line) != samples.shape(line.replace("step", "time"))
+    assert samples.shape(line) != samples.shape(line.replace("again, ", ""))
+
+
+COUNTED = {
+    "models": model_presets(),
+    "clusters": cluster_presets(),
+    "searches": SEARCHES,
+    "formats": FORMATS,
+    "runners": SCHEDULERS,
+    "workloads": WORKLOADS,
+}
+
+
+def test_a_number_of_what_there_is_is_that_number():
+    pages = [ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "reference" / "presets.md"]
+    text = "\n".join(page.read_text() for page in pages)
+    said = re.findall(rf"\b(\d+)\s+({'|'.join(COUNTED)})\b", text)
+    assert {"models", "clusters"} <= {kind for _, kind in said}
+    assert [(int(number), kind) for number, kind in said] == [(len(COUNTED[kind]), kind) for _, kind in said]
+
+
+@pytest.mark.parametrize(("head", "there"), [("runner", SCHEDULERS), ("workload", WORKLOADS)])
+def test_the_readme_has_a_row_of_each(head, there):
+    (rows,) = re.findall(rf"(?m)^\| {head} \|.*\n\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "README.md").read_text())
+    assert {name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])} == set(there)

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -35,6 +33,7 @@ from meshtune.tuner.store import Store
 sys.path.insert(0, str(Path(__file__).parent))
 import keys
 import programs
+import samples
 
 ROOT = Path(__file__).parents[2]
 # Of a route with more parameters in its query they are not named one by one.
@@ -72,17 +71,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _printed(commands: str) -> str:
     """Each command with what it prints, in an empty home."""
-    shown = []
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "MESHTUNE_HOME": home, "COLUMNS": "220"}
-        for command in commands.splitlines():
-            called = [sys.executable, "-m", "meshtune.tuner.cli", *command.split()[1:]]
-            done = subprocess.run(
-                called, env=environment, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
-            )
-            lines = (line.rstrip() for line in done.stdout.splitlines())
-            shown.append("\n".join([command, "", *lines, ""]))
-    return "\n".join(shown)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "examples").symlink_to(ROOT / "examples")
+        told = samples.printed(commands.splitlines(), Path(folder), width="220")
+    return "\n".join(f"{command}\n\n{text}\n" for command, text in zip(commands.splitlines(), told, strict=True))
 
 
 def _table(head: str, rows: Iterable[Iterable[str]]) -> str:

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import samples
+import yaml
 from command_lab import run_campaign
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.cli.spec_file import read_document
 
 ROOT = Path(__file__).parents[2]
@@ -22,12 +25,14 @@ def example(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_script_that_reports_is_tuned(tmp_path):
-    document = example(budget={"trials": 2})
+def test_a_script_that_reports_is_tuned_as_the_tutorial_shows(tmp_path):
+    document = example(budget={"trials": 2}, confirm=1, confirm_rounds=1)
     document["workload"] |= {"steps": 5, "warmup_steps": 2}
     finished, _, trials = run_campaign(tmp_path, document, ROOT)
     assert finished.code == 0, finished.out + finished.err
     assert "Recommended: tp1 pp1 dp2 " in finished.out
+    samples.compared("bring-your-own", samples.of_a_campaign(finished.out))
+    trials = [trial for trial in trials if trial.origin is not Origin.CONFIRMATION]
     assert [trial.verdict for trial in trials] == [Verdict.OK] * 2, finished.out
     assert len({trial.plan for trial in trials}) == 2
     losses = []

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import samples
 import yaml
 from command_lab import run_meshtune
 from slurm_lab import SlurmLab
@@ -41,7 +42,7 @@ def prepared(folder: Path) -> None:
 
 @pytest.mark.slurm
 @pytest.mark.slow
-def test_a_slurm_script_becomes_a_tuned_job(slurm: SlurmLab, tmp_path):
+def test_a_slurm_script_becomes_a_tuned_job_as_the_tutorial_shows(slurm: SlurmLab, tmp_path):
     """The commands of the tutorial in its order: import, spaces, estimate, --dry-run, run, best, export."""
     prepared(tmp_path)
 
@@ -63,7 +64,7 @@ def test_a_slurm_script_becomes_a_tuned_job(slurm: SlurmLab, tmp_path):
     document["cluster"] |= {"devices_per_node": 2}
     document["space"] = {"tp": [1, 2], "pp": [2], "zero_stage": [1], "recompute": ["none", "selective"]}
     document["budget"] = {"trials": 2}
-    document["confirm"] = 0
+    document |= {"confirm": 1, "confirm_rounds": 1}
     document["workload"] |= {"steps": 8, "warmup_steps": 2}
     (tmp_path / "spec.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
 
@@ -76,6 +77,7 @@ def test_a_slurm_script_becomes_a_tuned_job(slurm: SlurmLab, tmp_path):
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    samples.compared("megatron-on-slurm", samples.of_a_campaign(done.stdout))
     best = json.loads(meshtune("best", "last", "--home", "home", "--json"))
     assert best
     meshtune("export", "last", "--home", "home", "-o", "chosen", "--format", "megatron")

@@ -1,0 +1,222 @@
+"""Launches that know nothing of meshtune are tuned by one command, without a spec, an option of length or an edit."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import samples
+from command_lab import Result
+from jobs import processes_where
+
+LAUNCHES = Path(__file__).parent / "launches"
+STAND_IN = Path(__file__).parents[1] / "laboratories" / "megatron_stand_in.py"
+# As one types it in its folder.
+LINES = {
+    "ddp": "torchrun --nproc_per_node 2 train.py --batch-size 2 --grad-accum 8 --epochs 3 --save-dir checkpoints",
+    "trainer": "torchrun --nproc_per_node 2 run_clm.py --config_name tiny-llama --do_train --use_cpu --block_size 64 "
+    "--per_device_train_batch_size 2 --gradient_accumulation_steps 8 --num_train_epochs 3 --learning_rate 5e-4 "
+    "--logging_steps 5 --save_steps 20 --output_dir output",
+    "deepspeed": "deepspeed --num_gpus 2 cifar10_deepspeed.py --deepspeed --deepspeed_config ds_config.json --epochs 3",
+    "accelerate": "accelerate launch --cpu --num_processes 2 train_classifier.py --cpu --per-device-batch 4 "
+    "--gradient-accumulation-steps 8 --num-epochs 3",
+    "megatron": "sbatch train.sbatch",
+}
+# Micro-batch and accumulation of the line, and its global batch, as the table has them.
+UNDERSTOOD = {
+    "ddp": ("mbs2 ga8", 32),
+    "trainer": ("mbs2 ga8", 32),
+    "deepspeed": ("mbs2 ga8", 32),
+    "accelerate": ("mbs4 ga8", 64),
+    "megatron": ("tp4 pp2 dp2 mbs1 ga128", 256),
+}
+# Of the first launch, on two cores that have nothing else to do; beside other workers of pytest it takes twice as long.
+MOST_S = 240.0
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Each file and folder below `folder`, with its bytes' digest."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        for path in folder.rglob("*")
+    }
+
+
+def starts(command: str, folder: Path) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "MESHTUNE_HOME": str(folder / "home"),
+        "COLUMNS": "100",
+    }
+    words = [sys.executable, "-m", "meshtune.tuner.cli", "tune", "--yes", *shlex.split(command)]
+    return subprocess.Popen(
+        words, cwd=folder / "user", env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def belongs(process: Path) -> bytes:
+    """The words of a process and its folder."""
+    return (process / "cmdline").read_bytes() + os.fsencode(os.readlink(process / "cwd")) + b"/"
+
+
+def split(pids: list[int]) -> tuple[list[int], list[int]]:
+    """Local runners' servers, and the rest."""
+    servers = [pid for pid in pids if b"schedulers.local.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return servers, [pid for pid in pids if pid not in servers]
+
+
+def tuned(name: str, folder: Path, *options: str, most_s: float = 900.0) -> tuple[Result, float]:
+    """What the command prints, and how long it takes; the user's files are as they were, and no process is left."""
+    user = folder / "user"
+    shutil.copytree(LAUNCHES / name, user, ignore=shutil.ignore_patterns("__pycache__"))
+    if name == "megatron":  # its checkout
+        shutil.copy(STAND_IN, user / "pretrain_gpt.py")
+    before, begun = contents(user), time.monotonic()
+    process = starts(shlex.join([*options, "--", *shlex.split(LINES[name])]), folder)
+    try:
+        out, err = process.communicate(timeout=most_s)
+    finally:
+        process.kill()
+    took_s = time.monotonic() - begun
+    assert contents(user) == before, out + err
+    servers, left = split(processes_where(lambda pid: b"%s/" % os.fsencode(folder) in belongs(pid)))
+    for pid in servers:
+        os.kill(pid, signal.SIGTERM)  # which it does by itself half a minute after the last job
+    assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
+    return Result(process.returncode, out, err), took_s
+
+
+def check_understood(name: str, told: str) -> None:
+    """The table has the setting of the line and its global batch, and the line itself."""
+    plan, batch = UNDERSTOOD[name]
+    one_line = " ".join(re.sub(r"[│|]", " ", told).split())
+    assert plan in one_line, told
+    assert re.search(rf"global batch {batch}\b", one_line), told
+    assert LINES[name].split()[-1] in one_line, told
+
+
+def check_end(name: str, told: str) -> list[str]:
+    """Trials were measured, the baseline first; the end is the line with changed words, or the sentence that it stays.
+
+    The words of the new line that are not in the old one."""
+    trials = re.findall(r"(?m)^trial (\d+): .*: ok, step ", told)
+    assert "0" in trials, told
+    assert len(trials) > 1, told
+    assert "\nRecommended: " in told, told
+    if "The launch line stays as it is." in told:
+        return []
+    (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", told)
+    old, new = shlex.split(LINES[name]), shlex.split(line)
+    assert new != old
+    assert Path(new[0]).name == old[0]
+    return [word for word in new if word not in old]
+
+
+def value(words: list[str], flag: str) -> int:
+    """The number after a flag, in either style."""
+    (found,) = re.findall(rf"{flag}[ =](\d+)", " ".join(words))
+    return int(found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_torchrun_script_is_tuned_as_the_readme_shows(tmp_path):
+    """Eight passes a step, each with an all-reduce: fewer and larger ones are about twice as fast."""
+    quiet = os.getloadavg()[0] < 1
+    finished, took_s = tuned("ddp", tmp_path)
+    told = finished.out + finished.err
+    assert finished.code == 0, told
+    check_understood("ddp", finished.out)
+    assert check_end("ddp", finished.out), told
+    (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", finished.out)
+    batch, passes = (value(shlex.split(line), flag) for flag in ("--batch-size", "--grad-accum"))
+    assert batch * passes * 2 == 32
+    assert batch > 2
+    assert "--epochs 3" in line
+    assert "--save-dir checkpoints" in line
+    samples.compared("tune", shortened(finished.out))
+    assert took_s < MOST_S or not quiet, told
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/own-script.md"])
+def test_a_page_has_the_launch_whose_output_it_shows(page):
+    assert f"\n    meshtune tune -- {LINES['ddp']}\n" in (samples.ROOT / page).read_text()
+
+
+def shortened(output: str) -> list[str]:
+    """What the README shows: the first trials, and from the launch line on."""
+    lines = output.splitlines()
+    trials = [line for line in lines if line.startswith("trial ")][:3]
+    end = next(number for number, line in enumerate(lines) if line.startswith("Your launch line, "))
+    return [*trials, "...", *lines[end : end + 3]]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", ["trainer", "deepspeed", "accelerate"])
+def test_a_launch_of_each_kind_is_tuned(tmp_path, name):
+    if importlib.util.find_spec({"trainer": "transformers"}.get(name, name)) is None:
+        pytest.skip(f"{name} is not installed")
+    finished, _ = tuned(name, tmp_path)
+    told = finished.out + finished.err
+    assert finished.code == 0, told
+    check_understood(name, finished.out)
+    check_end(name, finished.out)
+
+
+def test_a_batch_script_of_megatron_is_understood_and_shown(tmp_path):
+    finished, _ = tuned("megatron", tmp_path, "--dry-run", most_s=120)
+    told = finished.out + finished.err
+    assert finished.code == 0, told
+    check_understood("megatron", finished.out)
+    one_line = " ".join(finished.out.split())
+    assert "2 x 8 H100" in one_line, told
+    assert "runner slurm" in one_line, told
+    for words in ("#SBATCH --partition=h100", "#SBATCH --account=nlp", "pretrain_gpt.py", "--train-iters"):
+        assert words in finished.out, words
+    # Neither the folder of real checkpoints is loaded or written, nor a real run's length taken.
+    assert "--save /scratch" not in finished.out
+    assert "--load /scratch" not in finished.out
+    assert "--train-iters 100000" not in finished.out
+
+
+@pytest.mark.slow
+def test_a_spec_is_written_in_place_of_a_campaign(tmp_path):
+    finished, _ = tuned("ddp", tmp_path, "--spec", str(tmp_path / "spec.yaml"), most_s=60)
+    assert finished.code == 0, finished.out + finished.err
+    assert "train.py" in (tmp_path / "spec.yaml").read_text()
+    assert not re.search(r"(?m)^trial \d", finished.out)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_launcher_gets_a_changed_copy(tmp_path, monkeypatch):
+    """`bash launch.sh` with --apply: the copy has other words in the same script, which stays as it was."""
+    monkeypatch.setitem(LINES, "ddp", "bash launch.sh")
+    launches = tmp_path / "launches"
+    shutil.copytree(LAUNCHES / "ddp", launches / "ddp")
+    script = (
+        "#!/bin/bash\nBATCH=2\ntorchrun --nproc_per_node 2 train.py --batch-size $BATCH --grad-accum 8 --epochs 3\n"
+    )
+    (launches / "ddp" / "launch.sh").write_text(script)
+    monkeypatch.setattr(sys.modules[__name__], "LAUNCHES", launches)
+    faster = tmp_path / "faster.sh"
+    finished, _ = tuned("ddp", tmp_path, "--apply", str(faster))
+    assert finished.code == 0, finished.out + finished.err
+    copy = faster.read_text()
+    assert copy.startswith("#!/bin/bash\n")
+    assert copy != script
+    assert "torchrun" in copy
