@@ -89,6 +89,17 @@ def changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[st
     return marked, [word for name, group in groups(old) if name and name not in left for word in group]
 
 
+def changed_options(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """What `differences` finds, for people: `--mbs 2 -> 4`, `without --checkpoint`."""
+    before = _values(old)
+    return [
+        f"without {name}"
+        if values is None
+        else " ".join([name, *([*before[name], "->"] if name in before else []), *values])
+        for name, values in differences(old, new).items()
+    ]
+
+
 def applied(text: str, old: Sequence[str], new: Sequence[str], reread: Callable[[str], Sequence[Launch]]) -> str:
     """A launcher's text in which the start of the words `old` has those of `new`, in any order of the options.
 

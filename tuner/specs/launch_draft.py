@@ -17,6 +17,8 @@ from meshtune.search_spaces.presets import cluster_of
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_document
 
+# Plans that run again beside the baseline: a first answer costs little, and `meshtune run` with more tells more.
+CONFIRM = 2
 CPU_CLUSTER = "local-cpu"
 _KINDS = {Vendor.NVIDIA: DeviceKind.CUDA, Vendor.AMD: DeviceKind.CUDA, Vendor.INTEL: DeviceKind.XPU}
 
@@ -57,6 +59,10 @@ def draft_launch(
         section, guess = _cluster(imported, devices)
         document["cluster"] = section
         guesses += [guess] * bool(guess)
+    if imported.runner.get("kind", "local") == "local":
+        # Here no shared disk and no queue delays a start.
+        document.pop("trial", None)
+    document["confirm"] = CONFIRM
     for path, value in answers.items():
         document = _put(document, path, value)
     kind = document["workload"].get("kind", "")

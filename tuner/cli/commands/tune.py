@@ -171,7 +171,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
     batch, plan = spec.global_batch_size, spec.baseline
     rows = {
         "launch": shlex.join(launch),
-        "program": f"{workload.program}, by {workload.framework.name}" if workload.program else workload.framework.name,
+        "program": workload.program or workload.framework.name,
         "devices": f"{cluster.nodes} x {cluster.devices_per_node} {cluster.device.name}, runner {spec.runner.kind}",
         "model": spec.model.name if spec.model.known else "not known: speed and memory are learnt from trials alone",
         "global batch": "free" if batch is None else f"{batch}, and stays",
@@ -190,7 +190,7 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> list[
     where a plan is recommended that is not the present one. Raises CannotApply, OSError."""
     from rich.text import Text
 
-    from meshtune.runners.programs.launch_words import changed_words
+    from meshtune.runners.programs.launch_words import changed_options, changed_words
     from meshtune.tuner.results.launch import changed_settings, launch_line
     from meshtune.tuner.results.recommendation import recommend
 
@@ -201,14 +201,13 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> list[
     plan, script = choice.trial.plan, _script(launch)
     own = () if script else launch
     old, new = launch_line(spec, present, own), launch_line(spec, plan, own)
-    words, left = changed_words(old, new)
     marked = Text("    ")
-    for word, changed in words:
+    for word, changed in changed_words(old, new)[0]:
         marked.append(shlex.quote(word), "bold green" if changed else "").append(" ")
     share = choice.gain.value / (1 + choice.gain.value)
     devices = DAY_H * share * spec.cluster.devices
     lines: list[str | Text] = [f"\nYour launch line, {choice.gain_text} faster:", marked]
-    lines += [f"    without {shlex.join(left)}"] * bool(left)
+    lines += [f"    changed: {change}" for change in changed_options(old, new)]
     lines += [f"    with {change}" for change in changed_settings(spec, present, plan)]
     told = f"What takes {DAY_H:.0f} hours takes {DAY_H * (1 - share):.1f}"
     lines.append(f"{told}: {DAY_H * share:.1f} hours and {devices:.1f} device-hours a day are free.")
