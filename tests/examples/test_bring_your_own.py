@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import samples
-import yaml
 from command_lab import run_campaign
 
 from meshtune.runners.base import Cause

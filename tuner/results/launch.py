@@ -21,6 +21,7 @@ _CASE = re.compile(r"case (\S+) in (.*) esac")
 _BRANCH = re.compile(r" ?(\S+)\) (?:(\w+)=|set -- ?)('[^']*'|[^;]*);;")
 # Files of a job that are no configuration of its program.
 _OURS = ("brief.json", "watch.json")
+_CONFIGS = (".json", ".yaml", ".yml")
 _PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
 
 
@@ -43,14 +44,23 @@ def launch_line(spec: CampaignSpec, plan: Plan, own: Sequence[str] = ()) -> list
 
 def changed_settings(spec: CampaignSpec, old: Plan, new: Plan) -> list[str]:
     """What another plan changes in configuration files and variables of the launch, as `FILE: KEY VALUE`."""
-    before, after = (job_of(spec, plan, "launch", Path(), real=True) for plan in (old, new))
+    before, after = _real(spec, old), _real(spec, new)
     changed = [f"{name}={value}" for name, value in after.env.items() if before.env.get(name) != value]
-    for name, text in after.files.items():
-        if name.endswith((".json", ".yaml", ".yml")) and name not in _OURS:
-            was = flat(read_mapping(name, before.files[name]))
-            own = flat(read_mapping(name, text))
-            changed += [f"{name}: {key} {value}" for key, value in own.items() if was.get(key) != value]
+    for name, text in changed_files(spec, old, new).items():
+        was, own = (flat(read_mapping(name, each)) for each in (before.files[name], text))
+        changed += [f"{name}: {key} {value}" for key, value in own.items() if was.get(key) != value]
     return changed
+
+
+def changed_files(spec: CampaignSpec, old: Plan, new: Plan) -> dict[str, str]:
+    """The texts of the configuration files that differ under another plan, by name."""
+    before, after = _real(spec, old).files, _real(spec, new).files
+    configs = {name: text for name, text in after.items() if name.endswith(_CONFIGS) and name not in _OURS}
+    return {name: text for name, text in configs.items() if before[name] != text}
+
+
+def _real(spec: CampaignSpec, plan: Plan) -> JobSpec:
+    return job_of(spec, plan, "launch", Path(), real=True)
 
 
 def launch_script(job: JobSpec) -> str:
@@ -79,7 +89,7 @@ def torchrun(nodes: int, processes_per_node: int) -> str:
 
 def _words(spec: CampaignSpec, plan: Plan) -> list[str]:
     """Of a text for a shell those of its last line."""
-    _, command = started_in(job_of(spec, plan, "launch", Path(), real=True).command)
+    _, command = started_in(_real(spec, plan).command)
     text = _text(command)
     return list(command) if text is None else read_words(text.splitlines()[-1].removeprefix("exec "))
 

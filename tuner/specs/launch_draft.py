@@ -17,8 +17,8 @@ from meshtune.search_spaces.presets import cluster_of
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_document
 
-# Plans that run again beside the baseline: a first answer costs little, and `meshtune run` with more tells more.
-CONFIRM = 2
+# A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
+SECOND_RUNS = {"confirm": 2, "confirm_rounds": 6}
 CPU_CLUSTER = "local-cpu"
 _KINDS = {Vendor.NVIDIA: DeviceKind.CUDA, Vendor.AMD: DeviceKind.CUDA, Vendor.INTEL: DeviceKind.XPU}
 
@@ -59,10 +59,12 @@ def draft_launch(
         section, guess = _cluster(imported, devices)
         document["cluster"] = section
         guesses += [guess] * bool(guess)
+    notes = imported.notes
     if imported.runner.get("kind", "local") == "local":
         # Here no shared disk and no queue delays a start.
         document.pop("trial", None)
-    document["confirm"] = CONFIRM
+        notes = tuple(note for note in notes if not note.startswith("trial."))
+    document |= SECOND_RUNS
     for path, value in answers.items():
         document = _put(document, path, value)
     kind = document["workload"].get("kind", "")
@@ -78,9 +80,7 @@ def draft_launch(
         for path in missing(document)
         if path not in known and not any(each.startswith(f"{path}.") for each in known)
     ]
-    return LaunchDraft(
-        document=document, guesses=tuple(dict.fromkeys(guesses)), open=tuple(asked), notes=tuple(imported.notes)
-    )
+    return LaunchDraft(document=document, guesses=tuple(dict.fromkeys(guesses)), open=tuple(asked), notes=notes)
 
 
 def _of_model(path: str) -> bool:

@@ -76,15 +76,14 @@ def read_launch(launch: Launch) -> Imported:
     texts = [literal(as_written(line)) for line in render_lines(others)]
     if unknown := [name for name, values in others.items() if not all(map(is_known, values))]:
         reading.ask("", f"what {', '.join(unknown)} hold is not known here: write it in workload.arguments")
-    reading.ask(
-        "",
-        "which of the arguments says how many steps the script takes? write {steps} for its number, so that a trial "
-        "ends; and {micro_batch_size} where one says DeepSpeed's batch again",
+    reading.note(
+        "a trial ends once its steps are measured; write {micro_batch_size} where an argument says DeepSpeed's batch "
+        "again"
     )
     module = launch.script.removeprefix("-m ")
     program = {"module": module} if module != launch.script else {"script": script}
     folder = {"directory": launch.directory or ".", **({"env": dict(launch.env)} if launch.env else {})}
-    own = {**program, **folder, "arguments": [*loose, f"{_FILE} {{config}}", *texts]}
+    own = {**program, **folder, "watch": True, "arguments": [*loose, f"{_FILE} {{config}}", *texts]}
     # Of how many nodes is left open where nobody says it.
     return replace(_imported(reading, config, own), nodes=launch.nodes, devices_per_node=launch.devices_per_node)
 

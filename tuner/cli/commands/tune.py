@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from meshtune.runners.programs.dialects.base import Imported
+    from meshtune.search_spaces.model import ModelSpec
     from meshtune.search_spaces.space import Space
     from meshtune.tuner.campaign.spec import CampaignSpec
     from meshtune.tuner.results.record import Record
@@ -173,7 +174,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
         "launch": shlex.join(launch),
         "program": workload.program or workload.framework.name,
         "devices": f"{cluster.nodes} x {cluster.devices_per_node} {cluster.device.name}, runner {spec.runner.kind}",
-        "model": spec.model.name if spec.model.known else "not known: speed and memory are learnt from trials alone",
+        "model": _model_words(spec.model),
         "global batch": "free" if batch is None else f"{batch}, and stays",
         "as it is": "" if plan is None else plan.key,
         "tried": "; ".join(f"{name} {', '.join(map(str, own))}" for name, own in tried.items() if len(own) > 1),
@@ -185,13 +186,19 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
     return [table, *(f"guess: {guess}" for guess in draft.guesses), *(f"note: {note}" for note in draft.notes)]
 
 
+def _model_words(model: ModelSpec) -> str:
+    if not model.known:
+        return "not known: speed and memory are learnt from trials alone"
+    return f"{model.layers} layers of width {model.hidden}, {model.parameters / 1e9:.3g}e9 weights"
+
+
 def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> list[str | Text]:
     """The launch line with its changed words marked, what it gains and means. The launcher's copy is written to `apply`
     where a plan is recommended that is not the present one. Raises CannotApply, OSError."""
     from rich.text import Text
 
     from meshtune.runners.programs.launch_words import changed_options, changed_words
-    from meshtune.tuner.results.launch import changed_settings, launch_line
+    from meshtune.tuner.results.launch import changed_files, changed_settings, launch_line
     from meshtune.tuner.results.recommendation import recommend
 
     spec, recommended = record.campaign.spec, recommend(record.campaign, record.trials)
@@ -214,6 +221,10 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> list[
     if apply is not None:
         apply.write_text(_applied(script, old, new), encoding="utf-8")
         lines.append(f"wrote {apply}")
+        for name, text in changed_files(spec, present, plan).items():
+            beside = apply.with_name(f"{apply.stem}.{name}")
+            beside.write_text(text, encoding="utf-8")
+            lines.append(f"wrote {beside}: the {name} that the new plan needs; put it in the place of yours")
     return lines
 
 
