@@ -194,7 +194,8 @@ def test_a_start_of_a_script_of_deepspeeds_own_keeps_script_and_arguments():
     workload = imported.workload
     assert (workload["script"], workload["directory"], workload["dtype"]) == ("train.py", "/w", "float16")
     assert workload["arguments"] == ["--deepspeed_config {config}", "--lr 1e-4", "--tag '{{a}}'"]
-    assert asked(imported) == ["model.layers", ""]
+    assert asked(imported) == ["model.layers"]
+    assert workload["watch"] is True
 
 
 def test_what_the_batch_and_the_devices_leave_are_stages_of_a_pipeline_which_is_asked():

@@ -13,6 +13,7 @@ from meshtune.runners.programs.dialects.bash.launch import find_launches
 from meshtune.runners.programs.launch_words import (
     CannotApply,
     applied,
+    changed_options,
     changed_words,
     differences,
     groups,
@@ -207,3 +208,8 @@ def test_a_changed_launcher_starts_with_the_wanted_words_or_is_refused(options, 
         return
     assert sorted(groups(find_launches(done)[0].words)) == sorted(groups(new))
     assert not differences(find_launches(done)[0].words, new)
+
+
+def test_changed_options_are_told_with_what_they_were():
+    old, new = ["a.py", "--mbs", "2", "--lr", "1", "--ckpt"], ["a.py", "--mbs", "4", "--lr", "1", "--zero", "2"]
+    assert changed_options(old, new) == ["without --ckpt", "--mbs 2 -> 4", "--zero 2"]

@@ -15,7 +15,7 @@ from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Backend
 from meshtune.tuner.results.export import export_of, exported
-from meshtune.tuner.results.launch import launch_line
+from meshtune.tuner.results.launch import changed_files, changed_settings, launch_line
 from meshtune.tuner.results.ranking import rank
 
 BASE = Plan(dp=4, micro_batch_size=2, grad_accum_steps=2, zero_stage=0)
@@ -148,3 +148,11 @@ def test_the_launch_runs_by_hand(view, tmp_path):
     line = shlex.split(found.command)
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "['--mbs', '4'] False\n"
+
+
+def test_what_another_plan_changes_in_files_and_variables_is_named(spec):
+    config = {"format": "json", "base": {"lr": 1}, "set": {"batch.micro": "{micro_batch_size}"}}
+    own = spec(configs={"config.json": config}, env={"PASSES": "{grad_accum_steps}"})
+    assert changed_settings(own, BASE, FASTER) == ["PASSES=1", "config.json: batch.micro 4"]
+    assert [*changed_files(own, BASE, FASTER)] == ["config.json"]
+    assert changed_settings(own, BASE, BASE) == []

@@ -105,3 +105,16 @@ def test_guesses_are_confirmed_and_the_others_are_asked_until_they_are_answered(
 def test_a_batch_that_nobody_says_is_asked():
     made = draft(launch(global_batch_size=None))
     assert [question.path for question in made.open] == ["global_batch_size"]
+
+
+def test_a_program_without_a_number_of_steps_is_watched_and_a_local_start_takes_no_minutes():
+    own = {"kind": "command", "command": ["torchrun", "train.py"]}
+    made = draft(launch(workload=own, trial={"start_s": 300}, notes=("trial.start_s 300: on a cluster", "look")))
+    assert made.document["workload"]["watch"] is True
+    assert "trial" not in made.document
+    assert made.notes == ("look",)
+    steps = {"kind": "command", "command": ["torchrun", "train.py", "--max-steps", "{steps}"]}
+    runner = {"kind": "slurm", "gres": "gpu:h100"}
+    sent = draft(launch(workload=steps, runner=runner, devices_per_node=8, trial={"start_s": 300}))
+    assert "watch" not in sent.document["workload"]
+    assert sent.document["trial"] == {"start_s": 300}
