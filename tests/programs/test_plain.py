@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from places import TINY, cluster
 
 from meshtune.runners.programs.dialects.base import Imported
 from meshtune.runners.programs.dialects.sources import read_command
-from meshtune.runners.programs.workloads.command import CommandOptions, CommandWorkload
+from meshtune.runners.programs.workloads.base import started_in
+from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.import_script import spec_document
@@ -280,13 +281,11 @@ def test_a_script_of_each_style_becomes_its_draft(style, folder):
 
 
 def started(imported: Imported, plan: Plan, devices: int, folder: Path) -> list[str]:
-    """The words that a trial of a plan starts."""
-    known = {field.name for field in fields(CommandOptions)}
-    workload = CommandWorkload({name: value for name, value in imported.workload.items() if name in known})
-    where = cluster(1, devices)
-    job = workload.materialize("t", replace(TINY, seq_len=1), plan, where, folder / "job", seed=1, time_limit_s=60.0)
-    # Behind `sh -c TEXT FOLDER`.
-    return list(job.command[4:])
+    """The words of a plan's real launch."""
+    workload = CommandWorkload({name: value for name, value in imported.workload.items() if name != "kind"})
+    model, where = replace(TINY, seq_len=1), cluster(1, devices)
+    job = workload.materialize("t", model, plan, where, folder / "job", seed=1, time_limit_s=60.0, real=True)
+    return list(started_in(job.command)[1])
 
 
 def baseline(imported: Imported, devices: int) -> Plan:
@@ -314,8 +313,6 @@ def test_each_draft_is_a_legal_spec_once_it_is_answered(style, folder):
     document.pop("open_questions", None)
     document["model"] = {"preset": "llama3.2-1b", "seq_len": 128}
     document["cluster"] = {"preset": "dgx-h100", "nodes": 1, "devices_per_node": devices}
-    known = {"kind", *(field.name for field in fields(CommandOptions))}
-    document["workload"] = {name: value for name, value in document["workload"].items() if name in known}
     spec, space = read_spec(document, None)
     assert spec.baseline is not None
     assert not space.explain(baseline(imported, devices))
@@ -466,7 +463,8 @@ def test_the_command_line_writes_the_draft(folder):
         assert spec["workload"]["command"][5:] == behind
         assert spec["baseline"] == HERE
         assert len(spec["open_questions"]) == 2
-        assert "fill in before use: model.layers" in done.err
+        assert "model" not in spec
+        assert "fill in before use: cluster" in done.err
     assert spec["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
 
 

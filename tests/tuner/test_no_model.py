@@ -290,7 +290,7 @@ def test_an_estimate_counts_the_space_and_says_why_nothing_is_predicted(tmp_path
     assert "10 legal plans" in text
     assert "nothing is predicted:" in text
     assert "learnt from trials alone" in text
-    assert "cost: 7 trials" in text
+    assert re.search(r"cost: .* for 7 trials", text)
     assert "P(fits)" not in text
     assert NEVER.search(text) is None
     why = said(tmp_path, "estimate", "spec.yaml", "--plan", "micro_batch_size=2")
@@ -354,9 +354,8 @@ def test_it_is_exported_as_its_own_job_and_not_as_another_programs(ended):
     assert run_meshtune(folder, "export", "last", "--format", "json", "-o", "as-json", *home).code == 0
     setting = json.loads((folder / "as-json" / "setting.json").read_text())
     assert (setting["mfu"], setting["tflops_per_device"]) == (None, None)
-    job = run_meshtune(folder, "export", "last", "--format", "job", "-o", "as-job", *home)
-    assert "--batch 16 --passes 1 --zero 1" in job.err
-    assert json.loads((folder / "as-job" / "brief.json").read_text()).get("model_flops_per_token") is None
+    assert run_meshtune(folder, "export", "last", "--format", "job", "-o", "as-job", *home).code == 0
+    assert "--batch 16 --passes 1 --zero 1" in (folder / "as-job" / "launch.sh").read_text()
     assert "model: is not named" in refused(folder, "export", "last", "--format", "megatron", "-o", "no", *home)
 
 
