@@ -63,6 +63,7 @@ def test_accelerators_that_no_preset_has_are_described_by_their_driver():
 def test_a_launch_on_more_than_this_machine_has_asks_for_the_cluster(fields):
     made = draft(launch(**fields), gpus(4))
     assert [question.path for question in made.open] == ["cluster"]
+    assert "this machine has 4: launch by sbatch" in str(made.open[0])
     assert draft(launch(**fields), gpus(4), cluster="dgx-h100").open == ()
 
 
@@ -118,3 +119,16 @@ def test_a_program_without_a_number_of_steps_is_watched_and_a_local_start_takes_
     sent = draft(launch(workload=steps, runner=runner, devices_per_node=8, trial={"start_s": 300}))
     assert "watch" not in sent.document["workload"]
     assert sent.document["trial"] == {"start_s": 300}
+
+
+def test_a_launch_that_leaves_its_devices_to_the_machine_has_its_batch_by_them():
+    plan = {"micro_batch_size": 4, "grad_accum_steps": 8, "tp": 2}
+    made = draft(launch(devices_per_node=None, global_batch_size=None, plan=plan), gpus(4))
+    assert made.document["global_batch_size"] == 4 * 8 * 2
+    assert made.open == ()
+
+
+def test_an_answer_for_a_section_answers_what_is_asked_below_it():
+    questions = (Question("cluster.nodes", "how many?"),)
+    assert [question.path for question in draft(launch(questions=questions)).open] == ["cluster.nodes"]
+    assert draft(launch(questions=questions), cluster="dgx-h100").open == ()

@@ -3,8 +3,10 @@ cluster; what was left open is answered, guessed or asked; a model that nobody n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +54,18 @@ def draft_launch(
     """answers: values by dotted path, which count more than what was read. Raises InvalidSpec."""
     document = spec_document(imported, name=name, cluster="", here=here)
     document.pop("open_questions", None)
-    guesses = [question.text for question in imported.questions if question.guessed]
-    guesses += [question.text for question in imported.questions if not question.path]
+    guesses = [question.text for question in imported.questions if question.guessed or not question.path]
     asked = [question for question in imported.questions if question.path and not question.guessed]
-    if "cluster" not in answers and not _is_asked(asked, "cluster"):
-        section, guess = _cluster(imported, devices)
-        document["cluster"] = section
-        guesses += [guess] * bool(guess)
-    notes = imported.notes
-    if imported.runner.get("kind", "local") == "local":
+    unsaid = {"global_batch_size": "is not said by the launch"}
+    if not any(question.path.partition(".")[0] == "cluster" for question in asked):
+        document["cluster"], unsaid["cluster"] = _cluster(imported, devices)
+        if document["cluster"]:
+            guesses += filter(None, [unsaid["cluster"]])
+            _count_batch(document, imported)
+    local = imported.runner.get("kind", "local") == "local"
+    if local:
         # Here no shared disk and no queue delays a start.
         document.pop("trial", None)
-        notes = tuple(note for note in notes if not note.startswith("trial."))
     document |= SECOND_RUNS
     for path, value in answers.items():
         document = _put(document, path, value)
@@ -73,22 +75,34 @@ def draft_launch(
         asked = [question for question in asked if not _of_model(question.path)]
     if kind in WITHOUT_MODEL and "{steps}" not in str(document["workload"]):
         document["workload"] = {**document["workload"], "watch": True}
-    asked = [question for question in asked if question.path not in answers]
+    asked = [question for question in asked if not any(f"{question.path}.".startswith(f"{path}.") for path in answers)]
     known = {question.path for question in asked}
     asked += [
-        Question(path, "is not said by the launch")
+        Question(path, unsaid.get(path, "is not said by the launch"))
         for path in missing(document)
         if path not in known and not any(each.startswith(f"{path}.") for each in known)
     ]
-    return LaunchDraft(document=document, guesses=tuple(dict.fromkeys(guesses)), open=tuple(asked), notes=notes)
+    of_keys = ("workload.working_directory ", *(["trial."] if local else []))
+    notes = [note for note in imported.notes if not note.startswith(of_keys)]
+    return LaunchDraft(document=document, guesses=_placed(guesses), open=tuple(asked), notes=_placed(notes))
+
+
+def _placed(texts: Sequence[str]) -> tuple[str, ...]:
+    """Each once, without the place in a launch of one line."""
+    return tuple(dict.fromkeys(re.sub(r"^line 1[:,] ", "", text) for text in texts))
+
+
+def _count_batch(document: dict[str, Any], imported: Imported) -> None:
+    """The global batch, of a launch that leaves its devices to the machine."""
+    plan, cluster = imported.plan, document["cluster"]
+    if document["global_batch_size"] is None and {"micro_batch_size", "grad_accum_steps"} <= plan.keys():
+        each = plan["micro_batch_size"] * plan["grad_accum_steps"]
+        devices = cluster.get("nodes", 1) * cluster["devices_per_node"]
+        document["global_batch_size"] = each * devices // prod(plan.get(axis, 1) for axis in ("tp", "pp", "cp"))
 
 
 def _of_model(path: str) -> bool:
     return path.partition(".")[0] == "model"
-
-
-def _is_asked(questions: list[Question], section: str) -> bool:
-    return any(question.path.partition(".")[0] == section for question in questions)
 
 
 def _put(document: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -101,16 +115,18 @@ def _put(document: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def _cluster(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | None, str]:
-    """The spec's section, None where it is to be asked, and what is guessed of it."""
+    """The spec's section and what is guessed of it; None, and why it is to be said."""
     scheduler, nodes = imported.runner, imported.nodes or 1
     if scheduler.get("kind", "local") != "local":
         words, each = str(scheduler.get("gres", "")), imported.devices_per_node
-        section = cluster_of(words, nodes, each) if each else None
-        return section, f"cluster {section['preset']} by {words}: its links are of that machine" if section else ""
+        if each and (section := cluster_of(words, nodes, each)):
+            return section, f"cluster {section['preset']} by {words}: its links are of that machine"
+        return None, f"which devices the job has is not said{words and f' by {words}'}: name a preset (docs: presets)"
     here = devices.accelerators
     each = imported.devices_per_node or len(here) or 1
     if nodes > 1 or (here and each > len(here)):
-        return None, ""
+        told = f"the launch starts on {nodes} x {each} devices, and this machine has {len(here) or 'its CPU alone'}"
+        return None, f"{told}: launch by sbatch or qsub, or name a preset of more"
     if not here:
         share = devices.memory_bytes // each
         return {"preset": CPU_CLUSTER, "devices_per_node": each, "device": {"memory_bytes": share}}, ""

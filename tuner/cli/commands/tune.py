@@ -115,6 +115,8 @@ def tune(
     except InvalidSpec as error:
         raise mistaken("what was understood of the launch", error.problems) from None
     print_page(_understood(launch, campaign_spec, space, draft))
+    if space.totals.legal < 2:
+        raise WrongCall("there is one plan, the present one: no flag that is known changes how the program runs")
     print_missing(campaign_spec, place.home)
     if dry_run:
         print_page(dry_run_lines(campaign_spec, quote, place.home))
