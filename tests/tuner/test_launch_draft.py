@@ -132,3 +132,13 @@ def test_an_answer_for_a_section_answers_what_is_asked_below_it():
     questions = (Question("cluster.nodes", "how many?"),)
     assert [question.path for question in draft(launch(questions=questions)).open] == ["cluster.nodes"]
     assert draft(launch(questions=questions), cluster="dgx-h100").open == ()
+
+
+def test_the_variables_that_the_script_reads_are_those_of_who_launches(tmp_path):
+    (tmp_path / "train.py").write_text("import os\nroot = os.environ['DATA_ROOT']\nkey = os.getenv('API_KEY')\n")
+    own = {**COMMAND, "working_directory": str(tmp_path), "env": {"NCCL_DEBUG": "INFO"}}
+    there = {"DATA_ROOT": "/data/{a}", "API_KEY": "x", "HF_TOKEN": "x", "HF_HOME": "/hf", "OTHER": "1", "RANK": "3"}
+    there["NCCL_DEBUG"] = "WARN"
+    made = draft_launch(launch(workload=own), name="train", here=tmp_path, devices=CPU, answers={}, environment=there)
+    expected = {"DATA_ROOT": "/data/{{a}}", "HF_HOME": "/hf", "NCCL_DEBUG": "INFO"}
+    assert made.document["workload"]["env"] == expected

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshtune.runners.devices.facts import Accelerator, Vendor
 from meshtune.runners.devices.host import read_host
 from meshtune.runners.devices.vendor_tools import read_accelerators
-from meshtune.runners.programs.dialects.base import Imported, Question
+from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, Imported, Question
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import cluster_of
 from meshtune.tuner.specs.document import changed_document
@@ -21,6 +24,9 @@ from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_docu
 
 # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
 SECOND_RUNS = {"confirm": 2, "confirm_rounds": 6}
+# Variables that a script reads, and those of libraries that it may use.
+_READ = re.compile(r"""(?:environ(?:\.get)?\s*[\[(]|getenv\()\s*["'](\w+)["']""")
+_OF_LIBRARIES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "DS_", "WANDB_MODE")
 CPU_CLUSTER = "local-cpu"
 _KINDS = {Vendor.NVIDIA: DeviceKind.CUDA, Vendor.AMD: DeviceKind.CUDA, Vendor.INTEL: DeviceKind.XPU}
 
@@ -49,9 +55,16 @@ class LaunchDraft:
 
 
 def draft_launch(
-    imported: Imported, *, name: str, here: Path, devices: Devices, answers: Mapping[str, Any]
+    imported: Imported,
+    *,
+    name: str,
+    here: Path,
+    devices: Devices,
+    answers: Mapping[str, Any],
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> LaunchDraft:
-    """answers: values by dotted path, which count more than what was read. Raises InvalidSpec."""
+    """answers: values by dotted path, which count more than what was read. environment: of who launches. Raises
+    InvalidSpec."""
     document = spec_document(imported, name=name, cluster="", here=here)
     document.pop("open_questions", None)
     guesses = [question.text for question in imported.questions if question.guessed or not question.path]
@@ -66,6 +79,8 @@ def draft_launch(
     if local:
         # Here no shared disk and no queue delays a start.
         document.pop("trial", None)
+        own = {**_variables(document["workload"], environment), **document["workload"].get("env", {})}
+        document["workload"] = {**document["workload"], **({"env": own} if own else {})}
     document |= SECOND_RUNS
     for path, value in answers.items():
         document = _put(document, path, value)
@@ -85,6 +100,26 @@ def draft_launch(
     of_keys = ("workload.working_directory ", *(["trial."] if local else []))
     notes = [note for note in imported.notes if not note.startswith(of_keys)]
     return LaunchDraft(document=document, guesses=_placed(guesses), open=tuple(asked), notes=_placed(notes))
+
+
+def _variables(workload: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of who launches that the program's script names, or that its libraries read; no secrets. Templates
+    where the workload's are."""
+    folder = Path(workload.get("working_directory") or workload.get("directory") or "")
+    words = [str(word) for word in workload.get("command", [workload.get("script", "")])]
+    named: set[str] = set()
+    for word in words:
+        if word.endswith(".py"):
+            with suppress(OSError, UnreadableText):
+                named |= set(_READ.findall(read_file(folder / word, SLOW_LIMITS.max_bytes)))
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if (name in named or name.startswith(_OF_LIBRARIES)) and name not in NOT_KEPT and not SECRET.search(name)
+    }
+    if workload.get("kind") != "command":
+        return kept
+    return {name: value.replace("{", "{{").replace("}", "}}") for name, value in kept.items()}
 
 
 def _placed(texts: Sequence[str]) -> tuple[str, ...]:

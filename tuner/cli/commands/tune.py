@@ -89,7 +89,14 @@ def tune(
     devices = devices_here(place.home)
     asks = not yes and sys.stdin.isatty() and console.is_terminal
     while True:
-        draft = draft_launch(imported, name=_name(launch), here=Path.cwd(), devices=devices, answers=answers)
+        draft = draft_launch(
+            imported,
+            name=_name(launch),
+            here=Path.cwd(),
+            devices=devices,
+            answers=answers,
+            environment=os.environ,
+        )
         if not (draft.open and asks):
             break
         question = draft.open[0]
