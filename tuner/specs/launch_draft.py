@@ -106,7 +106,8 @@ def _variables(workload: Mapping[str, Any], environment: Mapping[str, str]) -> d
     """The variables of who launches that the program's script names, or that its libraries read; no secrets. Templates
     where the workload's are."""
     folder = Path(workload.get("working_directory") or workload.get("directory") or "")
-    words = [str(word) for word in workload.get("command", [workload.get("script", "")])]
+    command = workload.get("command", [workload.get("script", "")])
+    words = command.split() if isinstance(command, str) else map(str, command)
     named: set[str] = set()
     for word in words:
         if word.endswith(".py"):
