@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -201,40 +201,50 @@ def _model_words(model: ModelSpec) -> str:
     return f"{model.layers} layers of width {model.hidden}, {model.parameters / 1e9:.3g}e9 weights"
 
 
-def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> list[str | Text]:
-    """The launch line with its changed words marked, what it gains and means. The launcher's copy is written to `apply`
-    where a plan is recommended that is not the present one. Raises CannotApply, OSError."""
+def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Iterator[str | Text]:
+    """The launch line with its changed words marked, what it gains and means. Then the launcher's copy is written to
+    `apply` where a plan is recommended that is not the present one. Raises CannotApply, OSError."""
     from rich.text import Text
 
-    from meshtune.runners.programs.launch_words import changed_options, changed_words
+    from meshtune.runners.programs.dialects.bash.launch import find_launches
+    from meshtune.runners.programs.launch_words import applied, changed_options, changed_words
     from meshtune.tuner.results.launch import changed_files, changed_settings, launch_line
     from meshtune.tuner.results.recommendation import recommend
 
     spec, recommended = record.campaign.spec, recommend(record.campaign, record.trials)
     choice, present = recommended.choice, spec.baseline
     if choice is None or present is None or not recommended.better or choice.gain is None:
-        return ["The launch line stays as it is."]
+        yield "The launch line stays as it is."
+        return
     plan, script = choice.trial.plan, _script(launch)
-    own = () if script else launch
+    text = script.read_text(encoding="utf-8") if script else ""
+    starts = find_launches(text, path=script) if script else []
+    own, before = (starts[0].words, [*starts[0].launcher, *starts[0].script.split()]) if starts else (launch, [])
     old, new = launch_line(spec, present, own), launch_line(spec, plan, own)
-    marked = Text("    ")
-    for word, changed in changed_words(old, new)[0]:
+    marked = Text(" " * 4)
+    for word, changed in [*((word, False) for word in before), *changed_words(old, new)[0]]:
         marked.append(shlex.quote(word), "bold green" if changed else "").append(" ")
     share = choice.gain.value / (1 + choice.gain.value)
     devices = DAY_H * share * spec.cluster.devices
-    lines: list[str | Text] = [f"\nYour launch line, {choice.gain_text} faster:", marked]
-    lines += [f"    changed: {change}" for change in changed_options(old, new)]
-    lines += [f"    with {change}" for change in changed_settings(spec, present, plan)]
+    yield f"\nYour launch line, {choice.gain_text} faster:"
+    yield marked
+    for change in changed_options(old, new):
+        yield f"    changed: {change}"
+    for change in changed_settings(spec, present, plan):
+        yield f"    with {change}"
     told = f"What takes {DAY_H:.0f} hours takes {DAY_H * (1 - share):.1f}"
-    lines.append(f"{told}: {DAY_H * share:.1f} hours and {devices:.1f} device-hours a day are free.")
-    if apply is not None:
-        apply.write_text(_applied(script, old, new), encoding="utf-8")
-        lines.append(f"wrote {apply}")
-        for name, text in changed_files(spec, present, plan).items():
-            beside = apply.with_name(f"{apply.stem}.{name}")
-            beside.write_text(text, encoding="utf-8")
-            lines.append(f"wrote {beside}: the {name} that the new plan needs; put it in the place of yours")
-    return lines
+    yield f"{told}: {DAY_H * share:.1f} hours and {devices:.1f} device-hours a day are free."
+    if apply is None:
+        return
+    copy = f"#!/bin/bash\nexec {shlex.join(new)}\n"
+    if starts:
+        copy = applied(text, old, new, lambda each: find_launches(each, path=script))
+    apply.write_text(copy, encoding="utf-8")
+    yield f"wrote {apply}"
+    for name, own_text in changed_files(spec, present, plan).items():
+        beside = apply.with_name(f"{apply.stem}.{name}")
+        beside.write_text(own_text, encoding="utf-8")
+        yield f"wrote {beside}: the {name} that the new plan needs; put it in the place of yours"
 
 
 def _script(launch: Sequence[str]) -> Path | None:
@@ -243,13 +253,3 @@ def _script(launch: Sequence[str]) -> Path | None:
     named = [Path(word) for word in launch if not word.startswith("-") and Path(word).is_file()]
     direct = Path(launch[0]).name not in shells and Path(launch[0]).suffix != ".sh"
     return None if direct else next((path for path in named if path.suffix != ".py"), None)
-
-
-def _applied(script: Path | None, old: Sequence[str], new: Sequence[str]) -> str:
-    """The launcher's text with the new words. script: None for a line. Raises CannotApply, CannotRead."""
-    from meshtune.runners.programs.dialects.bash.launch import find_launches
-    from meshtune.runners.programs.launch_words import applied
-
-    if script is None:
-        return f"#!/bin/bash\nexec {shlex.join(new)}\n"
-    return applied(script.read_text(encoding="utf-8"), old, new, lambda text: find_launches(text, path=script))
