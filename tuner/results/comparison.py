@@ -165,15 +165,12 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
         compared.append(
             view_of(
                 ComparedCampaign,
+                one,
                 campaign,
+                cluster,
                 name=campaign.spec.name,
-                nodes=cluster.nodes,
-                devices=cluster.devices,
                 model=campaign.spec.model.name,
                 cluster=cluster.name,
-                fastest_once=one.fastest_once,
-                fastest_confirmed=one.fastest_confirmed,
-                recommended=one.recommended,
                 efficiency=efficiency,
                 efficiency_against=None if efficiency is None else base.id,
                 projected=projected,
@@ -211,8 +208,8 @@ def _setting(campaign: Campaign, entry: Ranked | None) -> ComparedSetting | None
     return view_of(
         ComparedSetting,
         entry,
+        entry.trial,
         trial=entry.trial.number,
-        plan_key=entry.trial.plan.key,
         nodes=sized(campaign.spec.cluster, entry.trial.plan).nodes,
         tokens_per_s_per_device=entry.tokens_per_s.times(1 / entry.measurement.devices),
     )
@@ -370,7 +367,6 @@ def _compared(campaign: Campaign, trial: Trial, first: Trial | None) -> Compared
         ComparedTrial,
         trial,
         trial=trial.number,
-        plan_key=trial.plan.key,
         objective=None if measured is None else objective_view(campaign.spec, yardstick.reached(measured)),
         relative=None if gain is None else 1 + gain,
         parts=() if measured is None else tuple(time_by_part(measured.profile)),

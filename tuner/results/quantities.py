@@ -134,19 +134,17 @@ _OF_BRIEF = shown_in(TrialBrief, but=["objective"])
 
 
 def _brief(yardstick: Yardstick, trial: Trial, gain: float | None) -> TrialBrief:
-    last, outcome, measured = trial.last, trial.outcome, trial.measurement
+    outcome, measured = trial.outcome, trial.measurement
     return view_of(
         TrialBrief,
         trial,
+        trial.last,
         failure=None if outcome is None else outcome.failure,
         reason="" if outcome is None else outcome.reason,
-        plan_key=trial.plan.key,
         objective=None if measured is None else yardstick.reached(measured),
         gain_over_baseline=gain,
         device_seconds=trial.device_s,
         attempts=len(trial.attempts),
-        nodes=last.nodes,
-        wait=last.wait,
         **numbers_of(yardstick, measured, _OF_BRIEF),
-        **times_of(last),
+        **times_of(trial.last),
     )

@@ -19,6 +19,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import Ranked, gain_of, rank
 from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.views import view_of
 
 
 class Standing(StrEnum):
@@ -122,11 +123,11 @@ def _remeasured(entry: Ranked, outcome: Outcome, objective: Objective, variance:
     before, now = entry.measurement, outcome.measurement
     old, new = before.software, before.software if now is None else now.software
     versions = {name: (old.get(name, "unknown"), new.get(name, "unknown")) for name in sorted(old.keys() | new.keys())}
-    return Remeasured(
+    return view_of(
+        Remeasured,
+        outcome,
+        entry.trial,
         trial=entry.measured_by.number,
-        plan_key=entry.trial.plan.key,
-        verdict=outcome.verdict,
-        reason=outcome.reason,
         tokens_per_s_per_device=SpeedChange(
             recorded=before.tokens_per_s_per_device, now=None if now is None else now.tokens_per_s_per_device
         ),

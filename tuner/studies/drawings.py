@@ -36,7 +36,10 @@ MEASURED_RUNS, WITH_FAILURES = "measured runs alone", "a failure counts as the w
 def best_so_far(evidence: Evidence) -> Section:
     """Of several searches, by the objective of the first."""
     yardstick = yardstick_of(next(iter(evidence.values()))[0].spec)
-    curves = {name: [_best(run) for run in runs] for name, runs in evidence.items()}
+    curves = {
+        name: [yardstick_of(run.spec).best_so_far(trial.measurement for trial in run.in_order) for run in runs]
+        for name, runs in evidence.items()
+    }
     figure = curves_by_search("Best so far", yardstick.unit, curves)
     return Section(
         heading="Best so far",
@@ -135,20 +138,6 @@ DRAWINGS: Mapping[DrawingKind, Callable[[Evidence], Section]] = {
     DrawingKind.WORTH: worth,
     DrawingKind.SCALING: scaling,
 }
-
-
-def _best(run: Run) -> Curve:
-    """In the unit of the objective."""
-    yardstick = yardstick_of(run.spec)
-    pick = min if yardstick.objective.smaller_is_better else max
-    best: float | None = None
-    curve: list[float | None] = []
-    for trial in run.in_order:
-        if (run_measured := trial.measurement) is not None:
-            value = yardstick.of(run_measured, run_measured.step_time_s)
-            best = value if best is None else pick(best, value)
-        curve.append(best)
-    return curve
 
 
 def _failure_rates(run: Run) -> Curve:

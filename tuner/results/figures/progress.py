@@ -4,15 +4,15 @@ node."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED, Verdict
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.results.analysis.analysis import Failures
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory
 from meshtune.tuner.results.figures import canvas
@@ -34,13 +34,16 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     for trial in trials:
         if (mark := canvas.mark_of(trial)) is not None:
             groups.setdefault(mark, []).append(trial)
-    measured = [trial for trial in trials if trial.measurement is not None]
     for mark in sorted(groups, key=[*canvas.MARKS.values(), canvas.BASELINE, canvas.AGAIN].index):
-        shown = [trial for trial in groups[mark] if trial.measurement is not None]
+        shown = {trial.number: yardstick.of(run) for trial in groups[mark] if (run := trial.measurement) is not None}
         if shown:
-            numbers = [trial.number for trial in shown]
-            axes.plot(numbers, [_objective(yardstick, trial) for trial in shown], label=mark.word, **mark.style)
-    _best_line(axes, yardstick, [trial for trial in measured if trial.origin is not Origin.CONFIRMATION], trials)
+            axes.plot([*shown], [*shown.values()], label=mark.word, **mark.style)
+    if firsts := [trial for trial in first_runs(trials) if trial.measurement is not None]:
+        firsts.sort(key=lambda trial: trial.number)
+        places = [*(trial.number for trial in firsts), max(trial.number for trial in trials)]
+        line: Any = yardstick.best_so_far(trial.measurement for trial in firsts)
+        style: dict[str, Any] = {"color": canvas.BLACK, "linewidth": 1.2, "label": "best first run so far"}
+        axes.step(places, [*line, line[-1]], where="post", **style)
     # In lanes below all numbers: what has no speed has no height.
     failed = {mark: [trial.number for trial in some if trial.measurement is None] for mark, some in groups.items()}
     lanes = [mark for mark in canvas.MARKS.values() if failed.get(mark)]
@@ -172,24 +175,6 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     axes.invert_yaxis()
     more = f" ({len(lanes) - len(shown)} more are not shown)" if len(lanes) > len(shown) else ""
     return canvas.finish(axes, f"{name} since the first start{more}")
-
-
-def _objective(yardstick: Yardstick, trial: Trial) -> float:
-    assert trial.measurement is not None
-    return yardstick.of(trial.measurement, trial.measurement.step_time_s)
-
-
-def _best_line(axes: Axes, yardstick: Yardstick, first_runs: Sequence[Trial], trials: Sequence[Trial]) -> None:
-    best: list[tuple[int, float]] = []
-    pick = min if yardstick.objective.smaller_is_better else max
-    for trial in sorted(first_runs, key=lambda trial: trial.number):
-        value = _objective(yardstick, trial)
-        best.append((trial.number, pick(best[-1][1], value) if best else value))
-    if best:
-        best.append((max(trial.number for trial in trials), best[-1][1]))
-        axes.step(
-            *zip(*best, strict=True), where="post", color=canvas.BLACK, linewidth=1.2, label="best first run so far"
-        )
 
 
 def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:
