@@ -136,12 +136,12 @@ def ground_of(spec: CampaignSpec, trials: Sequence[Trial]) -> Ground:
 
 def eligibility(ground: Ground, plan: Plan, measured: Measurement) -> Reason | None:
     """Why the plan is never recommended by this measurement; None where it may be."""
-    if not may_be_recommended(ground.spec, plan):
+    changed = changed_numerics(ground.spec, plan)
+    if changed and not ground.spec.accepts_numerics:
         return Reason.NUMERICS
     if ground.other_hardware(measured):
         return Reason.HARDWARE
-    otherwise = trains_otherwise(ground.training(measured), changed_numerics(ground.spec, plan))
-    return Reason.TRAINING if otherwise else None
+    return Reason.TRAINING if trains_otherwise(ground.training(measured), changed) else None
 
 
 def eligible(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Trial]:
@@ -202,11 +202,6 @@ def changed_numerics(spec: CampaignSpec, plan: Plan) -> tuple[str, ...]:
         if knob.numerics is Numerics.CHANGES
         if not same_value(own := value_in(plan, knob), _reference(spec, knob))
     )
-
-
-def may_be_recommended(spec: CampaignSpec, plan: Plan) -> bool:
-    """False for a plan that changes the numerics without leave: no measurement can make it the recommendation."""
-    return spec.accepts_numerics or not changed_numerics(spec, plan)
 
 
 def numerics_kept(spec: CampaignSpec) -> dict[str, KnobValue]:

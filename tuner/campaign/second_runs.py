@@ -17,7 +17,7 @@ that is compared has an even part (Bonferroni), spent over the looks (`benchmark
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import NormalDist, fmean
@@ -205,20 +205,19 @@ def planned_runs(spec: CampaignSpec, legal: int) -> tuple[int, tuple[int, int]]:
 
 def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
     """The speeds of all second runs that were measured. trials: as `comparable` has them."""
-    return {
-        (trial.plan, trial.round): log(objective.speed(measured, measured.step_time_s))
-        for trial in trials
-        if trial.origin is Origin.CONFIRMATION and (measured := trial.measurement) is not None
-    }
+    again = [trial for trial in trials if trial.origin is Origin.CONFIRMATION]
+    return {(trial.plan, trial.round): speed for trial, speed in _log_speeds(objective, again)}
 
 
 def first_speeds(objective: Objective, trials: Sequence[Trial]) -> dict[Plan, float]:
     """The same of first runs."""
-    return {
-        trial.plan: log(objective.speed(measured, measured.step_time_s))
-        for trial in first_runs(trials)
-        if (measured := trial.measurement) is not None
-    }
+    return {trial.plan: speed for trial, speed in _log_speeds(objective, first_runs(trials))}
+
+
+def _log_speeds(objective: Objective, trials: Sequence[Trial]) -> Iterator[tuple[Trial, float]]:
+    for trial in trials:
+        if (run := trial.measurement) is not None:
+            yield trial, log(objective.speed(run, run.step_time_s))
 
 
 def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:

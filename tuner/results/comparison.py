@@ -192,9 +192,11 @@ def _above(one: _Entry, start: _Entry, efficiency: Estimate) -> str:
 
 def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:
     winners = winners_of(campaign.spec, rank(campaign, trials))
-    recommended = _setting(campaign, winners.recommended)
+    recommended, own = _setting(campaign, winners.recommended), campaign
+    if recommended is not None and KnobSet(campaign.spec.knobs).size is not None:
+        own = replace(campaign, spec=on_nodes(campaign.spec, recommended.nodes))
     return _Entry(
-        campaign=_of_size(campaign, recommended),
+        campaign=own,
         trials=trials,
         fastest_once=_setting(campaign, winners.fastest_once),
         fastest_confirmed=_setting(campaign, winners.fastest_confirmed),
@@ -213,13 +215,6 @@ def _setting(campaign: Campaign, entry: Ranked | None) -> ComparedSetting | None
         nodes=sized(campaign.spec.cluster, entry.trial.plan).nodes,
         tokens_per_s_per_device=entry.tokens_per_s.times(1 / entry.measurement.devices),
     )
-
-
-def _of_size(campaign: Campaign, recommended: ComparedSetting | None) -> Campaign:
-    """The campaign as one of jobs of its recommended plan's size, where a knob sizes them."""
-    if recommended is None or KnobSet(campaign.spec.knobs).size is None:
-        return campaign
-    return replace(campaign, spec=on_nodes(campaign.spec, recommended.nodes))
 
 
 def _projections(campaigns: Sequence[Campaign], base: _Entry) -> tuple[list[Projected | None], list[str]]:
@@ -344,7 +339,10 @@ _OF_TRIAL = shown_in(ComparedTrial, but=["objective"])
 
 def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison:
     """trials: complete ones, with their profiles."""
-    settings = [_settings(trial) for trial in trials]
+    settings: list[dict[str, Any]] = [
+        {**plan.axes_as_dict(), "global_batch_size": plan.global_batch_size, **plan.knobs}
+        for plan in (trial.plan for trial in trials)
+    ]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [Difference(name=name, values=tuple(setting.get(name) for setting in settings)) for name in names]
     first = next((trial for trial in trials if trial.measurement is not None), None)
@@ -354,10 +352,6 @@ def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison
         differences=tuple(row for row in rows if any(value != row.values[0] for value in row.values)),
         trials=tuple(_compared(campaign, trial, first) for trial in trials),
     )
-
-
-def _settings(trial: Trial) -> dict[str, Any]:
-    return {**trial.plan.axes_as_dict(), "global_batch_size": trial.plan.global_batch_size, **trial.plan.knobs}
 
 
 def _compared(campaign: Campaign, trial: Trial, first: Trial | None) -> ComparedTrial:

@@ -90,7 +90,7 @@ def _document(folder: Traversable, name: str, place: str = "") -> Any:
     try:
         return parse_yaml((folder / name).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidValue([Problem(place, f"{name} cannot be read: {error.strerror or error}")]) from None
+        raise InvalidValue([Problem(place, f"{name}: {error.strerror or error}")]) from None
     except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
         raise InvalidValue([Problem(name, str(error))]) from None
 

@@ -9,11 +9,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED, Verdict
-from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.results.analysis.analysis import Failures
+from meshtune.tuner.results.analysis.knob_effects import value_word
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory
 from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked
@@ -62,24 +62,21 @@ def failures_over_time(failures: Failures) -> Figure:
     axes = canvas.new_figure("Failures over time: share of trials without a speed")
     if failures.all is None:
         return canvas.say(axes, "no trial has ended")
-    hatches = dict(zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True))
-    for verdict in FAILED:
-        bottoms = [
-            sum(window.verdicts.get(other, 0) for other in list(FAILED)[: list(FAILED).index(verdict)]) / window.trials
-            for window in failures.windows
-        ]
-        heights = [window.verdicts.get(verdict, 0) / window.trials for window in failures.windows]
+    bottoms = [0.0] * len(failures.windows)
+    for verdict, hatch in zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True):
+        heights = [100 * window.verdicts.get(verdict, 0) / window.trials for window in failures.windows]
         if any(heights):
             axes.bar(
                 [(window.first + window.last) / 2 for window in failures.windows],
-                [100 * height for height in heights],
-                bottom=[100 * bottom for bottom in bottoms],
+                heights,
+                bottom=bottoms,
                 width=[0.9 * (window.last - window.first + 1) for window in failures.windows],
                 color=canvas.MARKS[verdict].colour,
                 edgecolor="white",
-                hatch=hatches[verdict],
+                hatch=hatch,
                 label=f"{canvas.MARKS[verdict].word}, of ten trials",
             )
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     rates = [100 * one.rate for one in failures.so_far]
     axes.plot([one.trial for one in failures.so_far], rates, color=canvas.BLACK, linewidth=1.5, label="all so far")
     axes.set_ylim(0, 100)
@@ -98,16 +95,13 @@ def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
     for knob in shown:
         for one in knob.values:
             at = len(names)
-            name = f"{knob.knob} = {'inactive' if one.value is None else word(one.value)}"
             axes.barh(at, 100 * one.share, color=canvas.VERMILLION, edgecolor="white", hatch="///", height=0.7)
             axes.text(100 * one.share + 1, at, f"{one.oom} of {one.plans}", va="center", fontsize=8)
-            names.append(name)
+            names.append(f"{knob.knob} = {value_word(one.value)}")
         names.append("")
-    canvas.name_ticks(axes.yaxis, names[:-1], fontsize=8)
     axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
     axes.set_xlim(0, 112)
-    return canvas.finish(axes, "out of memory, % of the plans that had this value")
+    return canvas.finish(axes, "out of memory, % of the plans that had this value", rows=names[:-1])
 
 
 def second_runs(ranking: Sequence[Ranked]) -> Figure:
@@ -123,12 +117,8 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
     for name, offset, mark, values in series:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
         canvas.whiskers(axes, [row + offset for row in range(len(again))], values, lying=True, **style)
-    words = [" (baseline)" if entry.trial.origin is Origin.BASELINE else "" for entry in again]
-    names = [f"trial {entry.trial.number}{word}" for entry, word in zip(again, words, strict=True)]
-    canvas.name_ticks(axes.yaxis, names, fontsize=8)
-    axes.invert_yaxis()
-    canvas.plain_numbers(axes.xaxis)
-    return canvas.finish(axes, again[0].unit)
+    names = [f"trial {one.trial.number}{' (baseline)' * (one.trial.origin is Origin.BASELINE)}" for one in again]
+    return canvas.finish(axes, again[0].unit, rows=names)
 
 
 def timeline(trials: Sequence[Trial]) -> Figure:
@@ -171,10 +161,8 @@ def timeline(trials: Sequence[Trial]) -> Figure:
         if len(runs) <= MAX_LANES and mine[0] in places:
             middle = ((start + end) / 2 - begin) / unit
             axes.text(middle, places[mine[0]], str(trial.number), ha="center", va="center", fontsize=6, color="white")
-    canvas.name_ticks(axes.yaxis, shown, fontsize=7)
-    axes.invert_yaxis()
     more = f" ({len(lanes) - len(shown)} more are not shown)" if len(lanes) > len(shown) else ""
-    return canvas.finish(axes, f"{name} since the first start{more}")
+    return canvas.finish(axes, f"{name} since the first start{more}", rows=shown)
 
 
 def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:

@@ -75,10 +75,7 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
         for height, knob in zip(heights, knobs, strict=True):
             dots = [100 * share for share in ways[way].get(knob, ())]
             axes.plot(dots, [height] * len(dots), "o", color=canvas.BLACK, markersize=2.5)
-    canvas.name_ticks(axes.yaxis, knobs, fontsize=8)
-    axes.invert_yaxis()
-    canvas.plain_numbers(axes.xaxis)
-    return canvas.finish(axes, "mean absolute SHAP value, % of the speed; dots are runs")
+    return canvas.finish(axes, "mean absolute SHAP value, % of the speed; dots are runs", rows=knobs)
 
 
 def published_beside_ours(rows: Sequence[Beside]) -> Figure:
@@ -98,7 +95,4 @@ def published_beside_ours(rows: Sequence[Beside]) -> Figure:
         style: dict[str, Any] = {"fmt": shape, "color": colour, "ecolor": canvas.GREY, "capsize": 2, "markersize": 5}
         canvas.whiskers(axes, heights, [row.ratio for row in some], lying=True, label=way, **style)
     axes.axvline(1, color=canvas.BLACK, linewidth=0.8)
-    canvas.name_ticks(axes.yaxis, names, fontsize=7)
-    axes.invert_yaxis()
-    canvas.plain_numbers(axes.xaxis)
-    return canvas.finish(axes, "ours / published; grey is what the row allows")
+    return canvas.finish(axes, "ours / published; grey is what the row allows", rows=names)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import percent
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
+from meshtune.tuner.results.analysis.knob_effects import value_word
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory, memory_failures
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.report.page import PageTable, Section, drawn
@@ -70,8 +70,7 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
 
 def _worst(knob: KnobMemory) -> str:
     value = max(knob.values, key=lambda one: (one.share, one.plans))
-    shown = "inactive" if value.value is None else word(value.value)
-    return f"{knob.knob} = {shown} the most: {value.oom} of the {value.plans} plans that had it"
+    return f"{knob.knob} = {value_word(value.value)} the most: {value.oom} of the {value.plans} plans that had it"
 
 
 def forecast_section(analysis: Analysis) -> Section:
