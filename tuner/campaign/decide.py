@@ -353,7 +353,9 @@ def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, i
     failed = {node for attempt in trial.attempts for node in attempt.failed_nodes if own[node]}
     # A second run elsewhere is the least of these wishes, and a runner that finds too few nodes drops all of them: on a
     # cluster of several kinds it would be measured on another one.
-    elsewhere = nodes_of_other_kinds(trials) or _first_nodes(trials, trial)
+    elsewhere = nodes_of_other_kinds(trials)
+    if not elsewhere and trial.origin is Origin.CONFIRMATION:
+        elsewhere = {node for first in first_runs(trials) if first.plan == trial.plan for node in first.last.nodes}
     return tuple(sorted(failed | excluded_nodes(faults) | elsewhere))
 
 
@@ -371,13 +373,6 @@ def standing_faults(runs: Sequence[tuple[Sequence[str], Sequence[str], bool]]) -
             faults[node] = 0
         faults.update(failed)
     return faults
-
-
-def _first_nodes(trials: Sequence[Trial], trial: Trial) -> set[str]:
-    if trial.origin is not Origin.CONFIRMATION:
-        return set()
-    firsts = [other for other in trials if other.plan == trial.plan and other.origin is not Origin.CONFIRMATION]
-    return {node for first in firsts for node in first.last.nodes}
 
 
 def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Trial) -> float | None:

@@ -112,7 +112,11 @@ class StepQuantity(StrEnum):
         if self is StepQuantity.STEP_TIME:
             return step.step_s
         if self in (StepQuantity.BUBBLE, StepQuantity.BUBBLE_OF_PIPELINE):
-            return 100 * _bubble(step, of_pipeline=self is StepQuantity.BUBBLE_OF_PIPELINE)
+            outside = OUTSIDE_PIPELINE if self is StepQuantity.BUBBLE_OF_PIPELINE else ()
+            whole = sum(time for part, time in step.parts_s.items() if part not in outside)
+            if not whole:
+                raise Unanswered("the run has no profile")
+            return 100 * step.parts_s.get(str(TimePart.BUBBLE), 0.0) / whole
         return step.tokens_per_s / (1 if self is StepQuantity.TOKENS_PER_S else step.plan.world_size)
 
 
@@ -123,14 +127,6 @@ _UNITS = {
     StepQuantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
     StepQuantity.STEP_TIME: "s",
 }
-
-
-def _bubble(step: Step, *, of_pipeline: bool) -> float:
-    outside = OUTSIDE_PIPELINE if of_pipeline else ()
-    whole = sum(time for part, time in step.parts_s.items() if part not in outside)
-    if not whole:
-        raise Unanswered("the run has no profile")
-    return step.parts_s.get(str(TimePart.BUBBLE), 0.0) / whole
 
 
 def plan_in(spec: CampaignSpec, space: Space, chosen: PlanOf) -> Plan:

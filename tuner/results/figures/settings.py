@@ -16,10 +16,8 @@ from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence, value_in, value_word
-from meshtune.tuner.results.comparison import Comparison
 from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.results.sizes import SizePoint
 
 MAX_EFFECTS, MAX_SETTINGS, MAX_CELLS = 20, 8, 400
 # As plots of published scaling have it: a scale with ticks at the sizes themselves.
@@ -136,20 +134,6 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
     canvas.name_ticks(axes.xaxis, columns, fontsize=8)
     canvas.name_ticks(axes.yaxis, rows, fontsize=8)
     return canvas.finish(axes, across, up)
-
-
-def scaling_by_size(points: Sequence[SizePoint]) -> Figure:
-    """The best of each size of a campaign whose knob sizes the jobs: speed of one device over the smallest size's."""
-    return scaling({"measured": [(one.devices, one.efficiency) for one in points]})
-
-
-def scaling_of(comparison: Comparison) -> Figure:
-    """Campaigns at several sizes: efficiency as measured, and as projected from the smallest."""
-    compared = comparison.campaigns
-    measured = [(one.devices, one.efficiency) for one in compared if one.efficiency is not None]
-    shares = [(one.devices, one.projected.efficiency) for one in compared if one.projected is not None]
-    projected = [(devices, share) for devices, share in shares if share is not None]
-    return scaling({"measured": measured, "projected": projected})
 
 
 def scaling(
