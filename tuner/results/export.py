@@ -14,6 +14,7 @@ from typing import Any
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.dialects.base import CannotExpress, Files
+from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load, load_part, schedulers
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
@@ -25,7 +26,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.export_options import ToldKnobs, tell, told_to_programs, with_keys
+from meshtune.tuner.results.export_options import ToldKnobs, tell, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, measured_with, origin_verb, warned
 from meshtune.tuner.results.launch import LAUNCH_FILE, launch_script, torchrun
 from meshtune.tuner.results.ranking import Ranked, rank
@@ -90,10 +91,11 @@ class Export:
         return sized(self.spec.cluster, self.plan)
 
     def told(self, name: str) -> ToldKnobs:
-        """The knobs that the program of this format is told: another than the one that was measured, variables
-        alone."""
-        knobs = told_to_programs(self.spec.knobs, self.plan)
-        return knobs if self.spec.workload.kind == name else replace(knobs, arguments=(), keys={})
+        """The knobs that the program of this format is told, but for those at the value that is omitted: another
+        program than the one that was measured, variables alone."""
+        known, plan, own = self.spec.knobs, self.plan, self.spec.workload.kind == name
+        words, values = (tuple(arguments(known, plan)), keys(known, plan)) if own else ((), {})
+        return ToldKnobs(variables=variables(known, plan), arguments=words, keys=values)
 
     def untold(self, name: str) -> tuple[str, ...]:
         """The knobs that the program of this format is not told, with their values."""

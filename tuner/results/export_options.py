@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import Files
-from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import UnknownBackend, load, load_part
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
-from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue
-from meshtune.search_spaces.plan import Plan
 
 _DTYPE = {"dtype": "number format; by default the one that was measured"}
 _PROGRAM = {
@@ -124,11 +121,6 @@ class ToldKnobs:
     variables: Mapping[str, str]
     arguments: tuple[str, ...]
     keys: Mapping[str, KnobValue]
-
-
-def told_to_programs(knobs: Sequence[Knob], plan: Plan) -> ToldKnobs:
-    """What a program is told of the plan's knobs; nothing of those at the value that is omitted."""
-    return ToldKnobs(variables=variables(knobs, plan), arguments=tuple(arguments(knobs, plan)), keys=keys(knobs, plan))
 
 
 def tell(format: str, options: Mapping[str, Any], told: ToldKnobs) -> dict[str, Any]:

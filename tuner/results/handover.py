@@ -217,12 +217,8 @@ def readme(title: str, command: str | None, note: str, handover: Handover | None
         parts.append(f"Start it in {directory or 'this folder'}:\n\n    {command}")
     if handover is not None:
         parts += [f"Warning: {handover.warning}.", f"{handover.offer}:\n\n    {handover.confirm}"]
-    return visible("\n\n".join(map(_wrapped, parts)) + "\n")
-
-
-def _wrapped(part: str) -> str:
-    lines = part.split("\n")
-    return "\n".join(line if line.startswith(" ") else "\n".join(wrap(line, WIDTH)) for line in lines)
+    lines = "\n\n".join(parts).split("\n")
+    return visible("\n".join(line if line.startswith(" ") else "\n".join(wrap(line, WIDTH)) for line in lines) + "\n")
 
 
 def _safe(name: str) -> str:

@@ -132,11 +132,7 @@ def _efficiencies(way: str, sizes: Sequence[Sequence[Run]]) -> list[tuple[int, E
 
 
 DRAWINGS: Mapping[DrawingKind, Callable[[Evidence], Section]] = {
-    DrawingKind.BEST_SO_FAR: best_so_far,
-    DrawingKind.FAILURES: failures,
-    DrawingKind.SHAPLEY: shapley,
-    DrawingKind.WORTH: worth,
-    DrawingKind.SCALING: scaling,
+    DrawingKind(of.__name__): of for of in (best_so_far, failures, shapley, worth, scaling)
 }
 
 

@@ -103,23 +103,15 @@ def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> op
     from optuna.trial import create_trial
 
     choices = {name: sorted({point[name] for point in points}) for name in points[0]}
+    # An axis by its name; a knob by the words that stand for its places.
+    words = [name for name, known in choices.items() if name in CATEGORIES or type(known[0]) is str]
     distributions: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(list(map(str, known)))
-        if _is_category(name, known)
-        else IntDistribution(0, len(known) - 1)
+        name: CategoricalDistribution(list(map(str, known))) if name in words else IntDistribution(0, len(known) - 1)
         for name, known in choices.items()
     }
     with quiet_optuna():
         study = optuna.create_study(direction="maximize")
     for point, value in zip(points, values, strict=True):
-        params = {
-            name: str(point[name]) if _is_category(name, known) else known.index(point[name])
-            for name, known in choices.items()
-        }
+        params = {name: str(point[name]) if name in words else choices[name].index(point[name]) for name in choices}
         study.add_trial(create_trial(params=params, distributions=distributions, value=value))
     return study
-
-
-def _is_category(name: str, known: Sequence[Any]) -> bool:
-    """known: its values. Of an axis by its name; of a knob by the words that stand for its places."""
-    return name in CATEGORIES or type(known[0]) is str
