@@ -3,16 +3,10 @@
 Values in, intents out: no clock, no database, no runner. The service acts on the intents and calls again, so an intent
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
 
-Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
-avoids nodes that failed under its trial, nodes that failed twice under anybody lately, nodes of another kind than the
-baseline's (`tuner.campaign.node_kinds`), and, for a plan that is measured once more, the nodes of its first run: a
-second run elsewhere tells the plan from the node. A runner drops nodes that cannot be avoided. With racing, off by
-default, a trial that is surely slower than the best ends as PRUNED, without a measurement: this saves steps, and the
-search learns nothing from slow plans.
-
-A job that waits longer than the spec's queue limit is withdrawn, and the campaign pauses: the next job would wait in
-the same queue. Resumed, it sends the trial again. Neither such an end nor a preemption says anything of the plan. So it
-does where its time limit ends the baseline, which nothing could be compared with.
+Decided as well, when a job is sent: the nodes that it keeps away from (docs/how-to/limits.md), and the step time that
+it must beat: with racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
+measurement, and the search learns nothing from slow plans. Neither a withdrawal from a queue nor a preemption says
+anything of the plan.
 """
 
 from __future__ import annotations

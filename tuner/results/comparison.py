@@ -157,10 +157,12 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
     for one, projected in zip(entries, projections, strict=True):
         efficiency = None
         if len(entries) > 1 and one.recommended is not None and start.recommended is not None:
-            own, other = (each.recommended.tokens_per_s_per_device for each in (one, start) if each.recommended)
-            efficiency = ONE if one is start else own.over(other)
+            own, other = one.recommended, start.recommended
+            efficiency = ONE if one is start else own.tokens_per_s_per_device.over(other.tokens_per_s_per_device)
             if efficiency.value > 1:
-                notes.append(_above(one, start, efficiency))
+                beside = f"{one.campaign.id} has {percent(efficiency.value)} of the speed per device of {base.id}"
+                above = f"above 100 %, as the plans are not alike ({other.plan_key} there, {own.plan_key} here)"
+                notes.append(f"{beside}: {above if efficiency.low > 1 else 'not surely more, their intervals overlap'}")
         campaign, cluster = one.campaign, one.campaign.spec.cluster
         compared.append(
             view_of(
@@ -177,17 +179,6 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
             )
         )
     return compared, notes
-
-
-def _above(one: _Entry, start: _Entry, efficiency: Estimate) -> str:
-    """Why a device is faster in the larger job, as far as it is known."""
-    assert one.recommended is not None  # or it had no efficiency
-    assert start.recommended is not None
-    comparison = f"{one.campaign.id} has {percent(efficiency.value)} of the speed per device of {start.campaign.id}"
-    if efficiency.low <= 1:
-        return f"{comparison}: not surely more, their intervals overlap"
-    keys = f"{start.recommended.plan_key} there, {one.recommended.plan_key} here"
-    return f"{comparison}: above 100 %, as the plans are not alike ({keys})"
 
 
 def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:

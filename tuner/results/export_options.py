@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -92,17 +92,16 @@ def options_of(format: str) -> tuple[ExportOption, ...]:
             return ()
         meanings = getattr(options, "form", {})
     by_name = {each.name: each for each in fields(options)}
-    return tuple(_option(by_name[name], meaning) for name, meaning in meanings.items() if name in by_name)
-
-
-def _option(field: Field[Any], meaning: str) -> ExportOption:
-    value = field.default
-    return ExportOption(
-        name=field.name,
-        meaning=meaning,
-        required=value is MISSING and field.default_factory is MISSING,
-        default="" if field.name == "dtype" else _text(value),
-        choices=tuple(map(str, type(value))) if isinstance(value, StrEnum) else (),
+    return tuple(
+        ExportOption(
+            name=name,
+            meaning=meaning,
+            required=(field := by_name[name]).default is MISSING and field.default_factory is MISSING,
+            default="" if name == "dtype" else _text(field.default),
+            choices=tuple(map(str, type(field.default))) if isinstance(field.default, StrEnum) else (),
+        )
+        for name, meaning in meanings.items()
+        if name in by_name
     )
 
 

@@ -4,6 +4,7 @@ node."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -137,7 +138,8 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     slots = _slots([(start, end) for _, attempt, start, end in runs if not attempt.nodes])
     lanes = [*nodes, *(f"slot {number}" for number in range(1, max(slots, default=-1) + 2))]
     whole = max(end for *_, end in runs) - begin
-    shown, unit, name = lanes[:MAX_LANES], *_unit(whole)
+    units = ((2 * 3600, 3600.0, "hours"), (120, 60.0, "minutes"), (-inf, 1.0, "seconds"))
+    shown, (_, unit, name) = lanes[:MAX_LANES], next(one for one in units if whole >= one[0])
     canvas.figure_of(axes).set_figheight(max(2.2, 0.22 * len(shown) + 1.4))
     places, labelled, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
     for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
@@ -174,9 +176,3 @@ def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:
         free_at[slot:] = [end, *free_at[slot + 1 :]]
         places.append(slot)
     return places
-
-
-def _unit(seconds: float) -> tuple[float, str]:
-    if seconds >= 2 * 3600:
-        return 3600.0, "hours"
-    return (60.0, "minutes") if seconds >= 120 else (1.0, "seconds")
