@@ -21,7 +21,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.node_kinds import is_elsewhere
 from meshtune.tuner.campaign.objective import Objective, Yardstick
-from meshtune.tuner.campaign.scatter import Scatter, bounds
+from meshtune.tuner.campaign.scatter import Scatter, bounds, reach
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.campaign.units import Estimate, percent
@@ -80,12 +80,12 @@ class RunVariance:
         runs: the sum of 1 / n over the speeds in the quantity, each a mean of n runs: 1 for the speed of one run, 2
         for the ratio of two such.
         """
-        wide = Estimate.around(estimate.value, exp(self.runs.reach(SHOWN_TAIL) * sqrt(runs)))
+        wide = Estimate.around(estimate.value, exp(reach(self.runs, SHOWN_TAIL) * sqrt(runs)))
         return Estimate(estimate.value, min(estimate.low, wide.low), max(estimate.high, wide.high))
 
     def around_paired(self, ratio: float, rounds: int, tail: float = SHOWN_TAIL) -> Estimate:
         """A ratio of speeds that were measured side by side in so many rounds."""
-        return Estimate.around(ratio, exp(self._scatter(rounds).reach(tail) * sqrt(2 / rounds)))
+        return Estimate.around(ratio, exp(reach(self._scatter(rounds), tail) * sqrt(2 / rounds)))
 
     def sure(self, ratio: float, rounds: int) -> float:
         """The low end of such a ratio by which is decided."""

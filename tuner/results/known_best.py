@@ -174,9 +174,7 @@ def best_known(
     standing = Provenance.SIMULATED if question.simulated else standing
     measured = standing is Provenance.MEASURED
     variables, untold = knob_environment(advice.campaign.spec.knobs, plan)
-    left_out = (
-        [f"{', '.join(untold)} left out of the environment: no job script is given such values"] if untold else []
-    )
+    left_out = f"; {', '.join(untold)} left out of the environment: no job script is given such values" * bool(untold)
     values = plan.axes_as_dict() | {
         "global_batch_size": plan.global_batch_size,
         "measured": measured,
@@ -193,7 +191,7 @@ def best_known(
         devices=plan.world_size,
         workload=advice.campaign.spec.workload.kind,
         measured_with=measured_with(advice.campaign.spec, advice.choice.measurement),
-        reason="; ".join([reason, *left_out]),
+        reason=reason + left_out,
         sources=sources,
         environment={
             f"MESHTUNE_{name.upper()}": str(int(value) if isinstance(value, bool) else value)

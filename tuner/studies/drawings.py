@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from statistics import median
+from statistics import fmean, median
 
 from meshtune.runners.outcome import FAILED
 from meshtune.tuner.campaign.objective import yardstick_of
@@ -72,7 +72,8 @@ def shapley(evidence: Evidence) -> Section:
     figure = knob_shares("What each knob accounts for, by SHAP", ways)
     knobs = list(dict.fromkeys(knob for shares in ways.values() for knob in shares))
     columns = ["knob", *(f"{way}, % of the speed" for way in ways)]
-    rows = [[knob, *(_mean_text(ways[way].get(knob, [])) for way in ways)] for knob in knobs]
+    means = {way: {knob: f"{100 * fmean(one):.1f}" for knob, one in shares.items()} for way, shares in ways.items()}
+    rows = [[knob, *(means[way].get(knob, "-") for way in ways)] for knob in knobs]
     return Section(
         heading="Which knobs matter, by SHAP",
         prose=[
@@ -148,7 +149,3 @@ def _failure_words(runs: Sequence[Run]) -> list[str]:
     failed = sum(verdict in FAILED for verdict in verdicts)
     share = f"{failed} ({100 * failed / len(verdicts):.0f} %)" if verdicts else "0"
     return [str(len(verdicts)), share, *(str(verdicts.count(verdict)) for verdict in FAILED)]
-
-
-def _mean_text(shares: Sequence[float]) -> str:
-    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "-"

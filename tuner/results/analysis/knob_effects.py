@@ -134,13 +134,10 @@ def predicted_effects(
     slope = slopes(log_step, training, columns, calibration.constants, TIME_CONSTANTS)
     apart = slope[1:] - slope[0]
     widths = WIDTH * np.sqrt(np.sum(apart @ calibration.covariance * apart, axis=1) + 2 * calibration.time_log_sd**2)
+    numbers = np.stack([logs[1:] - logs[0], widths, outlook.fits[1:]], axis=1).tolist()
+    known = zip(changes, numbers, strict=True)
     return by_size(
-        [
-            _predicted_effect(moves, float(ratio), float(width), float(fits), ended.get(plan))
-            for (moves, plan), ratio, width, fits in zip(
-                changes, logs[1:] - logs[0], widths, outlook.fits[1:], strict=True
-            )
-        ]
+        [_predicted_effect(moves, ratio, width, fits, ended.get(plan)) for (moves, plan), (ratio, width, fits) in known]
     )
 
 

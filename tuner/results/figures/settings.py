@@ -126,11 +126,8 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
     mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(grid), cmap=better_is_dark, edgecolors="white")
     for (row_at, column_at), value in np.ndenumerate(grid):
         if isfinite(value):
-            dark = float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5
-            text = f"{value:.4g}"
-            axes.text(
-                column_at, row_at, text, ha="center", va="center", fontsize=7, color="white" if dark else canvas.BLACK
-            )
+            colour = "white" if float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5 else canvas.BLACK
+            axes.text(column_at, row_at, f"{value:.4g}", ha="center", va="center", fontsize=7, color=colour)
     canvas.name_ticks(axes.xaxis, columns, fontsize=8)
     canvas.name_ticks(axes.yaxis, rows, fontsize=8)
     return canvas.finish(axes, across, up)
