@@ -82,18 +82,21 @@ class StepQuantity(StrEnum):
     (Narayanan et al. 2021, equation 3). bubble, bubble_of_pipeline: the bubble's share of the step, and of what the
     step is without the replicas' collectives and the optimizer."""
 
-    MFU = "mfu"
-    TFLOPS_PER_DEVICE = "tflops_per_device"
-    HARDWARE_TFLOPS_PER_DEVICE = "hardware_tflops_per_device"
-    TOKENS_PER_S = "tokens_per_s"
-    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
-    STEP_TIME = "step_time"
-    BUBBLE = "bubble"
-    BUBBLE_OF_PIPELINE = "bubble_of_pipeline"
+    MFU = "mfu", "%"
+    TFLOPS_PER_DEVICE = "tflops_per_device", "TFLOP/s"
+    HARDWARE_TFLOPS_PER_DEVICE = "hardware_tflops_per_device", "TFLOP/s"
+    TOKENS_PER_S = "tokens_per_s", "tokens/s"
+    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device", "tokens/s/device"
+    STEP_TIME = "step_time", "s"
+    BUBBLE = "bubble", "%"
+    BUBBLE_OF_PIPELINE = "bubble_of_pipeline", "%"
 
-    @property
-    def unit(self) -> str:
-        return _UNITS.get(self, "%")
+    unit: str
+
+    def __new__(cls, name: str, unit: str) -> StepQuantity:
+        member = str.__new__(cls, name)
+        member._value_, member.unit = name, unit
+        return member
 
     def of(self, step: Step) -> float:
         """In its unit. Raises Unanswered where a peak or a profile is needed and there is none."""
@@ -118,15 +121,6 @@ class StepQuantity(StrEnum):
                 raise Unanswered("the run has no profile")
             return 100 * step.parts_s.get(str(TimePart.BUBBLE), 0.0) / whole
         return step.tokens_per_s / (1 if self is StepQuantity.TOKENS_PER_S else step.plan.world_size)
-
-
-_UNITS = {
-    StepQuantity.TFLOPS_PER_DEVICE: "TFLOP/s",
-    StepQuantity.HARDWARE_TFLOPS_PER_DEVICE: "TFLOP/s",
-    StepQuantity.TOKENS_PER_S: "tokens/s",
-    StepQuantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
-    StepQuantity.STEP_TIME: "s",
-}
 
 
 def plan_in(spec: CampaignSpec, space: Space, chosen: PlanOf) -> Plan:
