@@ -336,24 +336,24 @@ def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison
     ]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [Difference(name=name, values=tuple(setting.get(name) for setting in settings)) for name in names]
-    first = next((trial for trial in trials if trial.measurement is not None), None)
+    firsts = [trial for trial in trials if trial.measurement is not None][:1]
+    yardstick, against = yardstick_of(campaign.spec), {trial.round: trial for trial in firsts}
+    compared = [
+        view_of(
+            ComparedTrial,
+            trial,
+            trial=trial.number,
+            objective=None if run is None else objective_view(campaign.spec, yardstick.reached(run)),
+            relative=None if gain is None else 1 + gain,
+            parts=() if run is None else time_by_part(run.profile),
+            **numbers_of(yardstick, run, _OF_TRIAL),
+        )
+        for trial, run in ((trial, trial.measurement) for trial in trials)
+        for gain in [trial_gain(campaign.spec.objective, trial, against)]
+    ]
     return TrialComparison(
         campaign=campaign.id,
         simulated=campaign.simulated,
         differences=tuple(row for row in rows if any(value != row.values[0] for value in row.values)),
-        trials=tuple(_compared(campaign, trial, first) for trial in trials),
-    )
-
-
-def _compared(campaign: Campaign, trial: Trial, first: Trial | None) -> ComparedTrial:
-    measured, yardstick = trial.measurement, yardstick_of(campaign.spec)
-    gain = trial_gain(campaign.spec.objective, trial, {} if first is None else {first.round: first})
-    return view_of(
-        ComparedTrial,
-        trial,
-        trial=trial.number,
-        objective=None if measured is None else objective_view(campaign.spec, yardstick.reached(measured)),
-        relative=None if gain is None else 1 + gain,
-        parts=() if measured is None else tuple(time_by_part(measured.profile)),
-        **numbers_of(yardstick, measured, _OF_TRIAL),
+        trials=tuple(compared),
     )
