@@ -299,13 +299,10 @@ def _news(
 
 def _waits(trials: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
     """Why the queued jobs wait, where that is new."""
-    waits: list[Intent] = []
-    for trial in trials:
-        seen = observations.get(trial.number)
-        if seen is not None and trial.state is TrialState.SUBMITTED and seen.status.state is JobState.QUEUED:
-            wait = wait_of(seen.status)
-            waits += [NoteWait(trial.number, wait)] if wait != trial.last.wait else []
-    return waits
+    polled = [(trial, observations[trial.number].status) for trial in trials if trial.number in observations]
+    queued = [(trial, status) for trial, status in polled if trial.state is TrialState.SUBMITTED]
+    waits = [(trial, wait_of(status)) for trial, status in queued if status.state is JobState.QUEUED]
+    return [NoteWait(trial.number, wait) for trial, wait in waits if wait != trial.last.wait]
 
 
 def _overdue(campaign: Campaign, known: Sequence[tuple[Trial, PolledJob]]) -> list[Intent]:

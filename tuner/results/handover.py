@@ -118,11 +118,8 @@ def rival_of(campaign: Campaign, trials: Sequence[Trial], winner: Ranked) -> Ran
     """The plan that a winner is compared with in another program, which is told the layout alone: the baseline, else
     the best other plan that may be used. None where nothing was measured of the winner's size and another layout."""
     own = winner.trial.plan
-    others = [
-        entry
-        for entry in rank(campaign, trials)
-        if entry.trial.plan.layout != own.layout and entry.trial.plan.world_size == own.world_size
-    ]
+    plans = ((entry, entry.trial.plan) for entry in rank(campaign, trials))
+    others = [one for one, plan in plans if plan.layout != own.layout and plan.world_size == own.world_size]
     baseline = [entry for entry in others if entry.trial.origin is Origin.BASELINE]
     return next(iter([*baseline, *(entry for entry in others if entry.usable)]), None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -56,10 +56,7 @@ def curves_by_search(title: str, unit: str, searches: Mapping[str, Sequence[Curv
 def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """What each knob accounts for, in percent of the speed, by way of counting: a bar for the mean over the runs and a
     dot for each."""
-    means = {
-        way: {knob: sum(values) / len(values) for knob, values in knobs.items() if values}
-        for way, knobs in ways.items()
-    }
+    means = {way: {knob: fmean(values) for knob, values in knobs.items() if values} for way, knobs in ways.items()}
     knobs = list(dict.fromkeys(knob for shares_of in means.values() for knob in shares_of))
     knobs.sort(key=lambda knob: -max(shares_of.get(knob, 0.0) for shares_of in means.values()))
     axes = canvas.new_figure(title, height=max(canvas.HEIGHT, 0.45 * len(knobs) + 1.4))
