@@ -36,7 +36,9 @@ FIGURES = {
     "forecasts": lambda trials: settings.predicted_against_measured(analyse(CAMPAIGN, SPACE, trials).hindsight),
     "effects": lambda trials: settings.knob_effects(analyse(CAMPAIGN, SPACE, trials).effects),
     "heat map": lambda trials: settings.heat_map(CAMPAIGN, trials, "tp", "pp"),
-    "scaling": lambda trials: settings.scaling_by_size(analyse(CAMPAIGN, SPACE, trials).scaling),
+    "scaling": lambda trials: settings.scaling(
+        {"measured": [(one.devices, one.efficiency) for one in analyse(CAMPAIGN, SPACE, trials).scaling]}
+    ),
 }
 
 

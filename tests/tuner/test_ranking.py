@@ -17,7 +17,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import TrainingCheck, check_losses
 from meshtune.tuner.campaign.objective import Objective, Yardstick, yardstick_of
-from meshtune.tuner.campaign.scatter import Scatter
+from meshtune.tuner.campaign.scatter import Scatter, reach
 from meshtune.tuner.campaign.trial import Origin, TrialState, time_by_part
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.export import NothingToExport, choose
@@ -242,7 +242,7 @@ def test_every_interval_covers_what_differs_between_runs_once_that_is_known(camp
     assert (scatter.degrees, scatter.squares) == (2, pytest.approx(squares))
     for entry in rank(campaign(), again):
         width = log(entry.objective.high / entry.objective.value)
-        assert width == pytest.approx(scatter.reach(0.05))
+        assert width == pytest.approx(reach(scatter, 0.05))
         assert log(entry.tokens_per_s.value / entry.tokens_per_s.low) == pytest.approx(width)
         if entry.trial.origin is not Origin.BASELINE:
             assert log((1 + entry.gain.value) / (1 + entry.gain.low)) == pytest.approx(width * sqrt(2))
@@ -270,7 +270,7 @@ def test_rounds_are_compared_pair_by_pair_so_that_a_drift_of_the_cluster_changes
     # First runs are a round too. The residuals of two plans are half of their differences.
     logs = np.log([0.7 / 0.8, *error])
     scatter = Scatter(DeviceKind.CPU, 3, float(((logs - logs.mean()) ** 2).sum() / 2))
-    width = scatter.reach(0.05) * sqrt(2 / 3)
+    width = reach(scatter, 0.05) * sqrt(2 / 3)
     assert log((1 + entry.gain.high) / (1 + entry.gain.value)) == pytest.approx(width, rel=1e-3)
     # A speed by itself has the drift in its interval.
     assert entry.objective.value == pytest.approx(256 / 0.8 / (1.3 * 2.0 * 0.99 * 1.01) ** (1 / 3))

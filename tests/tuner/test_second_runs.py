@@ -16,7 +16,7 @@ from meshtune.runners.measuring import two_sided_quantile
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.scatter import Scatter, bounds
+from meshtune.tuner.campaign.scatter import Scatter, bounds, reach
 from meshtune.tuner.campaign.second_runs import ERROR, next_turn, paired_gain, planned_runs, run_variance
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin
@@ -149,16 +149,16 @@ def test_many_runs_tell_the_scatter_whatever_was_expected_of_the_devices():
     for kind in DeviceKind:
         scatter = Scatter(kind, 2000, 2000 * 0.03**2)
         assert scatter.typical == pytest.approx(0.03, rel=0.1)
-        assert scatter.reach(0.05) == pytest.approx(0.03 * stats.norm.isf(0.05), rel=0.05)
+        assert reach(scatter, 0.05) == pytest.approx(0.03 * stats.norm.isf(0.05), rel=0.05)
 
 
 def test_the_kind_of_device_decides_with_the_runs_and_the_runs_alone_against_it():
     tail = ERROR / 14
-    assert Scatter(DeviceKind.CUDA, 2, 2 * 0.001**2).reach(tail) < log(1.02) / sqrt(2)
-    assert Scatter(DeviceKind.CPU, 2, 2 * 0.1**2).reach(tail) < 0.5 * 0.1 * stats.t.isf(tail, 2)
+    assert reach(Scatter(DeviceKind.CUDA, 2, 2 * 0.001**2), tail) < log(1.02) / sqrt(2)
+    assert reach(Scatter(DeviceKind.CPU, 2, 2 * 0.1**2), tail) < 0.5 * 0.1 * stats.t.isf(tail, 2)
     for degrees, scatter in product((3, 4, 8), (0.05, 0.15)):
         against = Scatter(DeviceKind.CUDA, degrees, degrees * scatter**2)
-        assert against.reach(tail) == pytest.approx(scatter * stats.t.isf(tail, degrees), rel=0.05)
+        assert reach(against, tail) == pytest.approx(scatter * stats.t.isf(tail, degrees), rel=0.05)
 
 
 @pytest.mark.parametrize("looks", [1, 5, 12])

@@ -190,7 +190,7 @@ def test_sections_of_a_file_take_the_place_of_the_specs(tmp_path):
     (tmp_path / "mine.yaml").write_text("budget: {trials: 2}\nrunner: {kind: simulated, seed: 3}\n")
     said = run_meshtune(tmp_path, "study", "run", "small", "-o", "out", "--with", "mine.yaml", "--json")
     assert said.code == 0, said.err
-    shown = run_meshtune(tmp_path, "show", "--home", "out").out
+    shown = run_meshtune(tmp_path, "show", "--all", "--home", "out").out
     assert "half" in shown
     (failed,) = json.loads(said.out)["findings"]
     assert failed["measured"]["runs"] == 2

@@ -99,16 +99,10 @@ class StoredCalibration(CalibrationKey):
             "memory_efficiency": (self.described.memory_bandwidth_bytes_per_s, now.memory_bandwidth_bytes_per_s),
         }
         learnt, share = self.calibration, self.believed(version)
-        constants = replace(
-            learnt.constants,
-            **{
-                name: getattr(learnt.constants, name) * then / today
-                for name, (then, today) in factors.items()
-                if then and today
-            },
-        )
+        ratios = {name: then / today for name, (then, today) in factors.items() if then and today}
+        changed = {name: getattr(learnt.constants, name) * ratio for name, ratio in ratios.items()}
         covariance = share * learnt.covariance + (1 - share) * UNCALIBRATED.covariance
-        return replace(learnt, constants=constants, covariance=covariance)
+        return replace(learnt, constants=replace(learnt.constants, **changed), covariance=covariance)
 
 
 def best_of(stored: Sequence[StoredCalibration], version: str) -> StoredCalibration | None:

@@ -3,16 +3,10 @@
 Values in, intents out: no clock, no database, no runner. The service acts on the intents and calls again, so an intent
 may be lost by a crash at any moment and is simply decided again. Nothing here is remembered between calls.
 
-Decided as well, when a job is sent: the nodes that it keeps away from, and the step time that it must beat. An attempt
-avoids nodes that failed under its trial, nodes that failed twice under anybody lately, nodes of another kind than the
-baseline's (`tuner.campaign.node_kinds`), and, for a plan that is measured once more, the nodes of its first run: a
-second run elsewhere tells the plan from the node. A runner drops nodes that cannot be avoided. With racing, off by
-default, a trial that is surely slower than the best ends as PRUNED, without a measurement: this saves steps, and the
-search learns nothing from slow plans.
-
-A job that waits longer than the spec's queue limit is withdrawn, and the campaign pauses: the next job would wait in
-the same queue. Resumed, it sends the trial again. Neither such an end nor a preemption says anything of the plan. So it
-does where its time limit ends the baseline, which nothing could be compared with.
+Decided as well, when a job is sent: the nodes that it keeps away from (docs/how-to/limits.md), and the step time that
+it must beat: with racing, off by default, a trial that is surely slower than the best ends as PRUNED, without a
+measurement, and the search learns nothing from slow plans. Neither a withdrawal from a queue nor a preemption says
+anything of the plan.
 """
 
 from __future__ import annotations
@@ -305,13 +299,10 @@ def _news(
 
 def _waits(trials: Sequence[Trial], observations: Mapping[int, PolledJob]) -> list[Intent]:
     """Why the queued jobs wait, where that is new."""
-    waits: list[Intent] = []
-    for trial in trials:
-        seen = observations.get(trial.number)
-        if seen is not None and trial.state is TrialState.SUBMITTED and seen.status.state is JobState.QUEUED:
-            wait = wait_of(seen.status)
-            waits += [NoteWait(trial.number, wait)] if wait != trial.last.wait else []
-    return waits
+    polled = [(trial, observations[trial.number].status) for trial in trials if trial.number in observations]
+    queued = [(trial, status) for trial, status in polled if trial.state is TrialState.SUBMITTED]
+    waits = [(trial, wait_of(status)) for trial, status in queued if status.state is JobState.QUEUED]
+    return [NoteWait(trial.number, wait) for trial, wait in waits if wait != trial.last.wait]
 
 
 def _overdue(campaign: Campaign, known: Sequence[tuple[Trial, PolledJob]]) -> list[Intent]:
@@ -353,7 +344,9 @@ def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, i
     failed = {node for attempt in trial.attempts for node in attempt.failed_nodes if own[node]}
     # A second run elsewhere is the least of these wishes, and a runner that finds too few nodes drops all of them: on a
     # cluster of several kinds it would be measured on another one.
-    elsewhere = nodes_of_other_kinds(trials) or _first_nodes(trials, trial)
+    elsewhere = nodes_of_other_kinds(trials)
+    if not elsewhere and trial.origin is Origin.CONFIRMATION:
+        elsewhere = {node for first in first_runs(trials) if first.plan == trial.plan for node in first.last.nodes}
     return tuple(sorted(failed | excluded_nodes(faults) | elsewhere))
 
 
@@ -371,13 +364,6 @@ def standing_faults(runs: Sequence[tuple[Sequence[str], Sequence[str], bool]]) -
             faults[node] = 0
         faults.update(failed)
     return faults
-
-
-def _first_nodes(trials: Sequence[Trial], trial: Trial) -> set[str]:
-    if trial.origin is not Origin.CONFIRMATION:
-        return set()
-    firsts = [other for other in trials if other.plan == trial.plan and other.origin is not Origin.CONFIRMATION]
-    return {node for first in firsts for node in first.last.nodes}
 
 
 def incumbent_step_time_s(campaign: Campaign, trials: Sequence[Trial], trial: Trial) -> float | None:

@@ -136,12 +136,12 @@ def ground_of(spec: CampaignSpec, trials: Sequence[Trial]) -> Ground:
 
 def eligibility(ground: Ground, plan: Plan, measured: Measurement) -> Reason | None:
     """Why the plan is never recommended by this measurement; None where it may be."""
-    if not may_be_recommended(ground.spec, plan):
+    changed = changed_numerics(ground.spec, plan)
+    if changed and not ground.spec.accepts_numerics:
         return Reason.NUMERICS
     if ground.other_hardware(measured):
         return Reason.HARDWARE
-    otherwise = trains_otherwise(ground.training(measured), changed_numerics(ground.spec, plan))
-    return Reason.TRAINING if otherwise else None
+    return Reason.TRAINING if trains_otherwise(ground.training(measured), changed) else None
 
 
 def eligible(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Trial]:
@@ -200,20 +200,15 @@ def changed_numerics(spec: CampaignSpec, plan: Plan) -> tuple[str, ...]:
         f"{knob.name} = {word(own)}"
         for knob in spec.knobs
         if knob.numerics is Numerics.CHANGES
-        if not same_value(own := value_in(plan, knob), _reference(spec, knob))
+        if not same_value(own := value_in(plan, knob), value_in(spec.baseline, knob))
     )
-
-
-def may_be_recommended(spec: CampaignSpec, plan: Plan) -> bool:
-    """False for a plan that changes the numerics without leave: no measurement can make it the recommendation."""
-    return spec.accepts_numerics or not changed_numerics(spec, plan)
 
 
 def numerics_kept(spec: CampaignSpec) -> dict[str, KnobValue]:
     """The values of knobs that a plan must have to be recommended, by name; none where the spec accepts others."""
     if spec.accepts_numerics:
         return {}
-    return {knob.name: _reference(spec, knob) for knob in spec.knobs if knob.numerics is Numerics.CHANGES}
+    return {knob.name: value_in(spec.baseline, knob) for knob in spec.knobs if knob.numerics is Numerics.CHANGES}
 
 
 def trains_otherwise(check: TrainingCheck | None, changed: tuple[str, ...]) -> bool:
@@ -225,17 +220,11 @@ def trains_otherwise(check: TrainingCheck | None, changed: tuple[str, ...]) -> b
     return not changed or (check.difference is not None and isinf(check.difference))
 
 
-def value_in(plan: Plan, knob: Knob) -> KnobValue:
-    """The knob's value in a plan, its default where it is inactive there."""
+def value_in(plan: Plan | None, knob: Knob) -> KnobValue:
+    """The knob's value in a plan; its default where it is inactive there, and without a plan."""
     default = knob.default
     assert default is not None  # every knob has one
-    return plan.knobs.get(knob.name, default)
-
-
-def _reference(spec: CampaignSpec, knob: Knob) -> KnobValue:
-    default = knob.default
-    assert default is not None
-    return default if spec.baseline is None else value_in(spec.baseline, knob)
+    return default if plan is None else plan.knobs.get(knob.name, default)
 
 
 def impossible(spec: CampaignSpec, measured: Measurement) -> Problem | None:

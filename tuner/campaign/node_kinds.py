@@ -38,16 +38,12 @@ def reference_of(trials: Sequence[Trial]) -> Reference | None:
     baseline = next((trial for trial in trials if trial.origin is Origin.BASELINE), None)
     if baseline is not None and not baseline.state.final:
         return None
-    if baseline is not None and baseline.measurement is not None:
-        return _reference(baseline, "baseline")
-    measured = [trial for trial in trials if trial.measurement is not None]
-    first = min(measured, key=lambda trial: (trial.last.finished_at or 0.0, trial.number), default=None)
-    return None if first is None else _reference(first, f"trial {first.number}")
-
-
-def _reference(trial: Trial, whose: str) -> Reference | None:
-    hardware = () if trial.measurement is None else trial.measurement.hardware
-    return Reference(hardware, whose) if hardware else None
+    measured = [(trial, run) for trial in trials if (run := trial.measurement) is not None]
+    measured.sort(key=lambda pair: (pair[0] is not baseline, pair[0].last.finished_at or 0.0, pair[0].number))
+    for trial, run in measured[:1]:
+        whose = "baseline" if trial is baseline else f"trial {trial.number}"
+        return Reference(run.hardware, whose) if run.hardware else None
+    return None
 
 
 def judged(

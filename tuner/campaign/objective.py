@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 from meshtune.runners.outcome import Measurement
@@ -87,20 +88,28 @@ class Yardstick:
         priced = self.objective is Objective.COST and self.device_hour_price is not None
         return self.model.worded("cost/1e9 tokens" if priced else self.objective.unit)
 
-    def of(self, measurement: Measurement, step_time_s: float) -> float:
-        """The objective in its unit if a step of the measured job took `step_time_s`. Raises ValueError for MFU without
-        a peak."""
-        return self.objective.formula(self, measurement, step_time_s)
+    def of(self, measurement: Measurement, step_time_s: float | None = None) -> float:
+        """The objective in its unit if a step of the measured job took `step_time_s`; by default its mean step. Raises
+        ValueError for MFU without a peak."""
+        return self.objective.formula(self, measurement, step_time_s or measurement.step_time_s)
+
+    def best_so_far(self, runs: Iterable[Measurement | None]) -> list[float | None]:
+        """After each run, as `of`; None before anything was measured."""
+        values = (None if run is None else self.of(run) for run in runs)
+        return list(accumulate(values, lambda *two: self.best(one for one in two if one is not None)))
+
+    def best(self, values: Iterable[float]) -> float | None:
+        return (min if self.objective.smaller_is_better else max)(values, default=None)
 
     def reached(self, measurement: Measurement) -> Estimate:
         """The objective at the mean step time, with its ends at those of the mean's interval."""
         interval = measurement.step_time_interval_s
         low, high = sorted(self.of(measurement, step) for step in (interval.low, interval.high))
-        return Estimate(self.of(measurement, measurement.step_time_s), low, high)
+        return Estimate(self.of(measurement), low, high)
 
     def score(self, measurement: Measurement) -> float:
         """The objective at the mean step time as a number to maximise."""
-        value = self.of(measurement, measurement.step_time_s)
+        value = self.of(measurement)
         return -value if self.objective.smaller_is_better else value
 
     def tflops_per_device(self, measurement: Measurement, step_time_s: float) -> float | None:

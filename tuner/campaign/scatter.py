@@ -42,10 +42,6 @@ class Scatter:
         weights, sds = zip(*_posterior(self), strict=True)
         return float(sds[np.searchsorted(np.cumsum(weights), 0.5)])
 
-    def reach(self, tail: float) -> float:
-        """What the error of one run exceeds with this probability."""
-        return _reach(self, tail)
-
     def chance(self, value: float, least: float, z: float, rounds: int, last: int) -> float:
         """The probability that the mean of `last` differences of two runs is at least `least`, and `z` standard
         deviations. value: their mean over the first `rounds`."""
@@ -65,7 +61,8 @@ def _posterior(scatter: Scatter) -> list[tuple[float, float]]:
 
 
 @lru_cache(maxsize=256)
-def _reach(scatter: Scatter, tail: float) -> float:
+def reach(scatter: Scatter, tail: float) -> float:
+    """What the error of one run exceeds with this probability."""
     low, high = 1e-5, 20.0
     for _ in range(20):
         middle = sqrt(low * high)

@@ -1,23 +1,15 @@
 """Second runs: the best plans and the baseline are measured again in turns, until it is clear what is faster.
 
 Round 1 runs the best plan, the baseline and the others, each as a fresh job; round 2 the same ones in the opposite
-order, and so on, so that a drift of the cluster meets all alike. After each round a plan leaves that is surely slower
-than another of them, or that the rounds which are left would hardly find `stop.tolerance` faster than the baseline. The
-rounds end when a plan `is_worth_it`, when only the baseline is left, or after `confirm_rounds`. First runs choose the
-plans and count in no gain.
-A campaign that went on and found another of the best begins again, with rounds of higher numbers, so that the new plan
-runs side by side with the others; what was measured in earlier rounds counts as well. So do runs that people ask for.
-
-The logarithm of a speed is taken as the sum of the plan's, the round's and an error. What a least-squares fit leaves of
-all runs tells how far they scatter (`tuner.campaign.scatter`). A gain is shown with a 90 % interval, and is sure by a
-wider one: the chance that a series of rounds over equal plans names one as faster is at most ERROR, of which each plan
-that is compared has an even part (Bonferroni), spent over the looks (`benchmarks/second_runs.py` has the rates).
+order, and so on, so that a drift of the cluster meets all alike. First runs choose the plans and count in no gain.
+docs/explanation/measuring.md says which plans leave, when the rounds end and begin again, and how sure a gain is;
+`benchmarks/second_runs.py` has the rates of error.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import NormalDist, fmean
@@ -29,7 +21,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.eligibility import eligible
 from meshtune.tuner.campaign.node_kinds import is_elsewhere
 from meshtune.tuner.campaign.objective import Objective, Yardstick
-from meshtune.tuner.campaign.scatter import Scatter, bounds
+from meshtune.tuner.campaign.scatter import Scatter, bounds, reach
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.campaign.units import Estimate, percent
@@ -88,12 +80,12 @@ class RunVariance:
         runs: the sum of 1 / n over the speeds in the quantity, each a mean of n runs: 1 for the speed of one run, 2
         for the ratio of two such.
         """
-        wide = Estimate.around(estimate.value, exp(self.runs.reach(SHOWN_TAIL) * sqrt(runs)))
+        wide = Estimate.around(estimate.value, exp(reach(self.runs, SHOWN_TAIL) * sqrt(runs)))
         return Estimate(estimate.value, min(estimate.low, wide.low), max(estimate.high, wide.high))
 
     def around_paired(self, ratio: float, rounds: int, tail: float = SHOWN_TAIL) -> Estimate:
         """A ratio of speeds that were measured side by side in so many rounds."""
-        return Estimate.around(ratio, exp(self._scatter(rounds).reach(tail) * sqrt(2 / rounds)))
+        return Estimate.around(ratio, exp(reach(self._scatter(rounds), tail) * sqrt(2 / rounds)))
 
     def sure(self, ratio: float, rounds: int) -> float:
         """The low end of such a ratio by which is decided."""
@@ -205,20 +197,19 @@ def planned_runs(spec: CampaignSpec, legal: int) -> tuple[int, tuple[int, int]]:
 
 def cells_of(objective: Objective, trials: Sequence[Trial]) -> dict[tuple[Plan, int], float]:
     """The speeds of all second runs that were measured. trials: as `comparable` has them."""
-    return {
-        (trial.plan, trial.round): log(objective.speed(measured, measured.step_time_s))
-        for trial in trials
-        if trial.origin is Origin.CONFIRMATION and (measured := trial.measurement) is not None
-    }
+    again = [trial for trial in trials if trial.origin is Origin.CONFIRMATION]
+    return {(trial.plan, trial.round): speed for trial, speed in _log_speeds(objective, again)}
 
 
 def first_speeds(objective: Objective, trials: Sequence[Trial]) -> dict[Plan, float]:
     """The same of first runs."""
-    return {
-        trial.plan: log(objective.speed(measured, measured.step_time_s))
-        for trial in first_runs(trials)
-        if (measured := trial.measurement) is not None
-    }
+    return {trial.plan: speed for trial, speed in _log_speeds(objective, first_runs(trials))}
+
+
+def _log_speeds(objective: Objective, trials: Sequence[Trial]) -> Iterator[tuple[Trial, float]]:
+    for trial in trials:
+        if (run := trial.measurement) is not None:
+            yield trial, log(objective.speed(run, run.step_time_s))
 
 
 def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
@@ -227,7 +218,9 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
     again = {(trial.plan, trial.round): trial for trial in trials if trial.origin is Origin.CONFIRMATION}
     fit, newest = eligible(spec, trials), max((trial.number for trial in first_runs(trials)), default=-1)
     contenders = finalists(spec, trials, fit)
-    before = number = _rounds_before(trials, contenders)
+    # The rounds that were begun before the newest of the contenders had been tried: it was in none of them.
+    last_new = max((trial.number for trial in first_runs(trials) if trial.plan in contenders), default=-1)
+    before = number = max((trial.round for trial in trials if trial.number < last_new), default=0)
     contenders = _stable(contenders, trials, fit, before)
     while contenders and number < (last := before + spec.confirm_rounds):
         number += 1
@@ -240,12 +233,6 @@ def next_turn(spec: CampaignSpec, trials: Sequence[Trial]) -> Turn | None:
         else:
             contenders = _contenders(spec, trials, fit, contenders, number, before)
     return None
-
-
-def _rounds_before(trials: Sequence[Trial], contenders: Sequence[Plan]) -> int:
-    """The rounds that were begun before the newest of the contenders had been tried: it was in none of them."""
-    newest = max((trial.number for trial in first_runs(trials) if trial.plan in contenders), default=-1)
-    return max((trial.round for trial in trials if trial.number < newest), default=0)
 
 
 def finalists(spec: CampaignSpec, trials: Sequence[Trial], fit: Sequence[Trial]) -> list[Plan]:
@@ -278,7 +265,7 @@ def _contenders(
     before: int,
 ) -> list[Plan]:
     """The plans of the next round, without those that are never recommended by their second runs; none where the choice
-    is clear. fit: the trials that are eligible. before: see `_rounds_before`."""
+    is clear. fit: the trials that are eligible. before: the last round of an earlier series."""
     cells = {cell: speed for cell, speed in cells_of(spec.objective, fit).items() if cell[1] <= rounds}
     baseline = _baseline(trials)
     stable = _stable(contenders, trials, fit, rounds)

@@ -141,6 +141,10 @@ class Trial:
     round: int = 0
 
     @property
+    def plan_key(self) -> str:
+        return self.plan.key
+
+    @property
     def last(self) -> Attempt:
         return self.attempts[-1]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from meshtune.search_spaces.physics.constants import CONSTANTS, DEFAULTS, PRIOR_LOG_SD
-from meshtune.tuner.campaign.calibration import OF_FIT, StoredCalibration
+from meshtune.tuner.campaign.calibration import StoredCalibration
 from meshtune.tuner.results.quantities import rfc3339
 from meshtune.tuner.results.views import view_of
 
@@ -59,8 +59,8 @@ def calibration_view(stored: StoredCalibration) -> CalibrationView:
     return view_of(
         CalibrationView,
         stored,
+        fit,
         created_at=rfc3339(stored.created_at),
-        **{name: getattr(fit, name) for name in OF_FIT},
         constants=tuple(
             ConstantView(
                 name=name,

@@ -157,23 +157,22 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
     for one, projected in zip(entries, projections, strict=True):
         efficiency = None
         if len(entries) > 1 and one.recommended is not None and start.recommended is not None:
-            own, other = (each.recommended.tokens_per_s_per_device for each in (one, start) if each.recommended)
-            efficiency = ONE if one is start else own.over(other)
+            own, other = one.recommended, start.recommended
+            efficiency = ONE if one is start else own.tokens_per_s_per_device.over(other.tokens_per_s_per_device)
             if efficiency.value > 1:
-                notes.append(_above(one, start, efficiency))
+                beside = f"{one.campaign.id} has {percent(efficiency.value)} of the speed per device of {base.id}"
+                above = f"above 100 %, as the plans are not alike ({other.plan_key} there, {own.plan_key} here)"
+                notes.append(f"{beside}: {above if efficiency.low > 1 else 'not surely more, their intervals overlap'}")
         campaign, cluster = one.campaign, one.campaign.spec.cluster
         compared.append(
             view_of(
                 ComparedCampaign,
+                one,
                 campaign,
+                cluster,
                 name=campaign.spec.name,
-                nodes=cluster.nodes,
-                devices=cluster.devices,
                 model=campaign.spec.model.name,
                 cluster=cluster.name,
-                fastest_once=one.fastest_once,
-                fastest_confirmed=one.fastest_confirmed,
-                recommended=one.recommended,
                 efficiency=efficiency,
                 efficiency_against=None if efficiency is None else base.id,
                 projected=projected,
@@ -182,22 +181,13 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
     return compared, notes
 
 
-def _above(one: _Entry, start: _Entry, efficiency: Estimate) -> str:
-    """Why a device is faster in the larger job, as far as it is known."""
-    assert one.recommended is not None  # or it had no efficiency
-    assert start.recommended is not None
-    comparison = f"{one.campaign.id} has {percent(efficiency.value)} of the speed per device of {start.campaign.id}"
-    if efficiency.low <= 1:
-        return f"{comparison}: not surely more, their intervals overlap"
-    keys = f"{start.recommended.plan_key} there, {one.recommended.plan_key} here"
-    return f"{comparison}: above 100 %, as the plans are not alike ({keys})"
-
-
 def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:
     winners = winners_of(campaign.spec, rank(campaign, trials))
-    recommended = _setting(campaign, winners.recommended)
+    recommended, own = _setting(campaign, winners.recommended), campaign
+    if recommended is not None and KnobSet(campaign.spec.knobs).size is not None:
+        own = replace(campaign, spec=on_nodes(campaign.spec, recommended.nodes))
     return _Entry(
-        campaign=_of_size(campaign, recommended),
+        campaign=own,
         trials=trials,
         fastest_once=_setting(campaign, winners.fastest_once),
         fastest_confirmed=_setting(campaign, winners.fastest_confirmed),
@@ -211,18 +201,11 @@ def _setting(campaign: Campaign, entry: Ranked | None) -> ComparedSetting | None
     return view_of(
         ComparedSetting,
         entry,
+        entry.trial,
         trial=entry.trial.number,
-        plan_key=entry.trial.plan.key,
         nodes=sized(campaign.spec.cluster, entry.trial.plan).nodes,
         tokens_per_s_per_device=entry.tokens_per_s.times(1 / entry.measurement.devices),
     )
-
-
-def _of_size(campaign: Campaign, recommended: ComparedSetting | None) -> Campaign:
-    """The campaign as one of jobs of its recommended plan's size, where a knob sizes them."""
-    if recommended is None or KnobSet(campaign.spec.knobs).size is None:
-        return campaign
-    return replace(campaign, spec=on_nodes(campaign.spec, recommended.nodes))
 
 
 def _projections(campaigns: Sequence[Campaign], base: _Entry) -> tuple[list[Projected | None], list[str]]:
@@ -347,32 +330,30 @@ _OF_TRIAL = shown_in(ComparedTrial, but=["objective"])
 
 def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison:
     """trials: complete ones, with their profiles."""
-    settings = [_settings(trial) for trial in trials]
+    settings: list[dict[str, Any]] = [
+        {**plan.axes_as_dict(), "global_batch_size": plan.global_batch_size, **plan.knobs}
+        for plan in (trial.plan for trial in trials)
+    ]
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     rows = [Difference(name=name, values=tuple(setting.get(name) for setting in settings)) for name in names]
-    first = next((trial for trial in trials if trial.measurement is not None), None)
+    firsts = [trial for trial in trials if trial.measurement is not None][:1]
+    yardstick, against = yardstick_of(campaign.spec), {trial.round: trial for trial in firsts}
+    compared = [
+        view_of(
+            ComparedTrial,
+            trial,
+            trial=trial.number,
+            objective=None if run is None else objective_view(campaign.spec, yardstick.reached(run)),
+            relative=None if gain is None else 1 + gain,
+            parts=() if run is None else time_by_part(run.profile),
+            **numbers_of(yardstick, run, _OF_TRIAL),
+        )
+        for trial, run in ((trial, trial.measurement) for trial in trials)
+        for gain in [trial_gain(campaign.spec.objective, trial, against)]
+    ]
     return TrialComparison(
         campaign=campaign.id,
         simulated=campaign.simulated,
         differences=tuple(row for row in rows if any(value != row.values[0] for value in row.values)),
-        trials=tuple(_compared(campaign, trial, first) for trial in trials),
-    )
-
-
-def _settings(trial: Trial) -> dict[str, Any]:
-    return {**trial.plan.axes_as_dict(), "global_batch_size": trial.plan.global_batch_size, **trial.plan.knobs}
-
-
-def _compared(campaign: Campaign, trial: Trial, first: Trial | None) -> ComparedTrial:
-    measured, yardstick = trial.measurement, yardstick_of(campaign.spec)
-    gain = trial_gain(campaign.spec.objective, trial, {} if first is None else {first.round: first})
-    return view_of(
-        ComparedTrial,
-        trial,
-        trial=trial.number,
-        plan_key=trial.plan.key,
-        objective=None if measured is None else objective_view(campaign.spec, yardstick.reached(measured)),
-        relative=None if gain is None else 1 + gain,
-        parts=() if measured is None else tuple(time_by_part(measured.profile)),
-        **numbers_of(yardstick, measured, _OF_TRIAL),
+        trials=tuple(compared),
     )

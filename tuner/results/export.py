@@ -14,6 +14,7 @@ from typing import Any
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.dialects.base import CannotExpress, Files
+from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load, load_part, schedulers
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
 from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
@@ -25,11 +26,11 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.export_options import ToldKnobs, tell, told_to_programs, with_keys
+from meshtune.tuner.results.export_options import ToldKnobs, tell, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, measured_with, origin_verb, warned
 from meshtune.tuner.results.launch import LAUNCH_FILE, launch_script, torchrun
 from meshtune.tuner.results.ranking import Ranked, rank
-from meshtune.tuner.results.views import ranked_views
+from meshtune.tuner.results.views import ranked_views, view_of
 from meshtune.tuner.results.winners import FASTEST_CONFIRMED, FASTEST_ONCE, RECOMMENDED, winners_of
 
 # The program of a user whose campaign does not name it.
@@ -90,10 +91,11 @@ class Export:
         return sized(self.spec.cluster, self.plan)
 
     def told(self, name: str) -> ToldKnobs:
-        """The knobs that the program of this format is told: another than the one that was measured, variables
-        alone."""
-        knobs = told_to_programs(self.spec.knobs, self.plan)
-        return knobs if self.spec.workload.kind == name else replace(knobs, arguments=(), keys={})
+        """The knobs that the program of this format is told, but for those at the value that is omitted: another
+        program than the one that was measured, variables alone."""
+        known, plan, own = self.spec.knobs, self.plan, self.spec.workload.kind == name
+        words, values = (tuple(arguments(known, plan)), keys(known, plan)) if own else ((), {})
+        return ToldKnobs(variables=variables(known, plan), arguments=words, keys=values)
 
     def untold(self, name: str) -> tuple[str, ...]:
         """The knobs that the program of this format is not told, with their values."""
@@ -110,19 +112,11 @@ class Export:
         own = workload_of(self.spec).dtype
         return {**({"dtype": own} if own in DTYPES else {}), **self.options}
 
-    def runner_options(self, name: str) -> dict[str, Any]:
-        """The options, on top of those of the spec's runner where that has the format's name."""
-        own = self.spec.runner.options if self.spec.runner.kind == name else {}
-        # As the runner of that kind does: a script alone does not know what a device is.
-        has_devices = self.spec.cluster.device.kind is not DeviceKind.CPU
-        devices = {"gres": "gpu"} if name == "slurm" and has_devices else {}
-        return {**devices, **own, **self.options}
-
     def program(self, name: str) -> str:
         """The script, from wherever the files lie."""
         options = self.workload_options(name)
-        folder = Path(options.get("directory") or "").absolute() if options.get("directory") else Path()
-        return shlex.quote(str(folder / str(options.get("script") or PROGRAM)))
+        script = Path(str(options.get("script") or PROGRAM))
+        return shlex.quote(str(Path(folder).absolute() / script if (folder := options.get("directory")) else script))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +185,12 @@ def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
     command, script = f"{scheduler.send} {scheduler.script_file}", scheduler.script_file
 
     def render(export: Export) -> Files:
-        gang = {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
-        return {**export.job.files, **gang, script: load_part(name, "script")(export.job, export.runner_options(name))}
+        spec, gang = export.spec, {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
+        own = spec.runner.options if spec.runner.kind == name else {}
+        # As the runner of that kind does: a script alone does not know what a device is.
+        devices = {"gres": "gpu"} if name == "slurm" and spec.cluster.device.kind is not DeviceKind.CPU else {}
+        text = load_part(name, "script")(export.job, {**devices, **own, **export.options})
+        return {**export.job.files, **gang, script: text}
 
     return ExportFormat(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
 
@@ -377,7 +375,9 @@ def exported(export: Export, name: str = "") -> ExportView:
     files, note = export_files(export, name), note_of(export, name or "job")
     simulated = export.spec.runner.kind == SIMULATED
     command = FORMATS[name].command if name else None
-    return ExportView(
+    return view_of(
+        ExportView,
+        export,
         format=name,
         trial=export.setting["trial"],
         plan_key=export.plan.key,
@@ -386,6 +386,5 @@ def exported(export: Export, name: str = "") -> ExportView:
         files=files,
         command=None if command is None or (note and simulated) else command(export, files),
         note=note,
-        measured_with=export.measured_with,
         handover=handover_of(export, name),
     )

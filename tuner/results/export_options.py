@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import Files
-from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import UnknownBackend, load, load_part
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
-from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValue
-from meshtune.search_spaces.plan import Plan
 
 _DTYPE = {"dtype": "number format; by default the one that was measured"}
 _PROGRAM = {
@@ -95,17 +92,16 @@ def options_of(format: str) -> tuple[ExportOption, ...]:
             return ()
         meanings = getattr(options, "form", {})
     by_name = {each.name: each for each in fields(options)}
-    return tuple(_option(by_name[name], meaning) for name, meaning in meanings.items() if name in by_name)
-
-
-def _option(field: Field[Any], meaning: str) -> ExportOption:
-    value = field.default
-    return ExportOption(
-        name=field.name,
-        meaning=meaning,
-        required=value is MISSING and field.default_factory is MISSING,
-        default="" if field.name == "dtype" else _text(value),
-        choices=tuple(map(str, type(value))) if isinstance(value, StrEnum) else (),
+    return tuple(
+        ExportOption(
+            name=name,
+            meaning=meaning,
+            required=(field := by_name[name]).default is MISSING and field.default_factory is MISSING,
+            default="" if name == "dtype" else _text(field.default),
+            choices=tuple(map(str, type(field.default))) if isinstance(field.default, StrEnum) else (),
+        )
+        for name, meaning in meanings.items()
+        if name in by_name
     )
 
 
@@ -124,11 +120,6 @@ class ToldKnobs:
     variables: Mapping[str, str]
     arguments: tuple[str, ...]
     keys: Mapping[str, KnobValue]
-
-
-def told_to_programs(knobs: Sequence[Knob], plan: Plan) -> ToldKnobs:
-    """What a program is told of the plan's knobs; nothing of those at the value that is omitted."""
-    return ToldKnobs(variables=variables(knobs, plan), arguments=tuple(arguments(knobs, plan)), keys=keys(knobs, plan))
 
 
 def tell(format: str, options: Mapping[str, Any], told: ToldKnobs) -> dict[str, Any]:

@@ -118,11 +118,8 @@ def rival_of(campaign: Campaign, trials: Sequence[Trial], winner: Ranked) -> Ran
     """The plan that a winner is compared with in another program, which is told the layout alone: the baseline, else
     the best other plan that may be used. None where nothing was measured of the winner's size and another layout."""
     own = winner.trial.plan
-    others = [
-        entry
-        for entry in rank(campaign, trials)
-        if entry.trial.plan.layout != own.layout and entry.trial.plan.world_size == own.world_size
-    ]
+    plans = ((entry, entry.trial.plan) for entry in rank(campaign, trials))
+    others = [one for one, plan in plans if plan.layout != own.layout and plan.world_size == own.world_size]
     baseline = [entry for entry in others if entry.trial.origin is Origin.BASELINE]
     return next(iter([*baseline, *(entry for entry in others if entry.usable)]), None)
 
@@ -217,12 +214,8 @@ def readme(title: str, command: str | None, note: str, handover: Handover | None
         parts.append(f"Start it in {directory or 'this folder'}:\n\n    {command}")
     if handover is not None:
         parts += [f"Warning: {handover.warning}.", f"{handover.offer}:\n\n    {handover.confirm}"]
-    return visible("\n\n".join(map(_wrapped, parts)) + "\n")
-
-
-def _wrapped(part: str) -> str:
-    lines = part.split("\n")
-    return "\n".join(line if line.startswith(" ") else "\n".join(wrap(line, WIDTH)) for line in lines)
+    lines = "\n\n".join(parts).split("\n")
+    return visible("\n".join(line if line.startswith(" ") else "\n".join(wrap(line, WIDTH)) for line in lines) + "\n")
 
 
 def _safe(name: str) -> str:

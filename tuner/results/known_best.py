@@ -31,6 +31,7 @@ from meshtune.tuner.results.handover import MeasuredWith, measured_with
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import recommend_among
 from meshtune.tuner.results.sizes import node_counts_of
+from meshtune.tuner.results.views import view_of
 from meshtune.tuner.search.warm_start import OTHER_RELEASE, release_doubt
 
 # Of the newest: reading a thousand takes a quarter of a second, and a launch waits for the answer.
@@ -145,16 +146,16 @@ class Advice:
 
     def source(self, differs: Sequence[str] = ()) -> Source:
         spec = self.campaign.spec
-        return Source(
+        return view_of(
+            Source,
+            self,
+            self.choice,
+            self.choice.trial,
             campaign=self.campaign.id,
             trial=self.choice.measured_by.number,
-            plan_key=self.choice.trial.plan.key,
             model=spec.model.name,
             cluster=spec.cluster.name,
             nodes=sized(spec.cluster, self.choice.trial.plan).nodes,
-            tokens_per_s=self.choice.tokens_per_s,
-            confirmed=self.choice.confirmed,
-            software=self.software,
             differs=tuple(differs),
         )
 
@@ -164,46 +165,40 @@ def best_known(
     standing: Provenance,
     plan: Plan,
     advice: Advice,
-    *,
-    tokens_per_s: Estimate,
-    p_fits: float | None,
-    reason: str,
     sources: tuple[Source, ...],
+    reason: str,
+    **numbers: Any,
 ) -> BestKnown:
     """The answer with its derived fields. A plan of a simulated campaign is never measured. advice: that it rests on
-    first."""
+    first. numbers: tokens_per_s and p_fits."""
     standing = Provenance.SIMULATED if question.simulated else standing
     measured = standing is Provenance.MEASURED
     variables, untold = knob_environment(advice.campaign.spec.knobs, plan)
-    left_out = (
-        [f"{', '.join(untold)} left out of the environment: no job script is given such values"] if untold else []
-    )
+    left_out = f"; {', '.join(untold)} left out of the environment: no job script is given such values" * bool(untold)
     values = plan.axes_as_dict() | {
         "global_batch_size": plan.global_batch_size,
         "measured": measured,
         "source": f"{sources[0].campaign}/{sources[0].trial}",
     }
-    return BestKnown(
-        model=question.model,
-        cluster=question.cluster,
-        nodes=question.nodes,
+    return view_of(
+        BestKnown,
+        plan,
+        question,
         standing=standing,
         measured=measured,
         plan=plan,
         plan_key=plan.key,
         devices=plan.world_size,
-        global_batch_size=plan.global_batch_size,
         workload=advice.campaign.spec.workload.kind,
         measured_with=measured_with(advice.campaign.spec, advice.choice.measurement),
-        tokens_per_s=tokens_per_s,
-        p_fits=p_fits,
-        reason="; ".join([reason, *left_out]),
+        reason=reason + left_out,
         sources=sources,
         environment={
             f"MESHTUNE_{name.upper()}": str(int(value) if isinstance(value, bool) else value)
             for name, value in values.items()
         }
         | variables,
+        **numbers,
     )
 
 

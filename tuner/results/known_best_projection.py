@@ -16,7 +16,7 @@ from math import exp, hypot, log, log2, sqrt
 
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import UnknownBackend
-from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.checks import InvalidValue, raising
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import Calibration
 from meshtune.search_spaces.physics.estimate import estimate
@@ -83,11 +83,9 @@ class Neighbourhood:
     @property
     def space(self) -> Space:
         """The legal plans of `spec`, not enumerated yet. Raises NothingKnown."""
-        try:
+        words = f"nothing was measured for {_asked(self.spec)}, and it cannot be projected"
+        with raising(NothingKnown, words, SpaceTooLarge, InvalidValue):
             return space_of(self.spec)
-        except (SpaceTooLarge, InvalidValue) as error:
-            asked = _asked(self.spec)
-            raise NothingKnown(f"nothing was measured for {asked}, and it cannot be projected: {error}") from None
 
 
 def best_projected(question: LaunchQuestion, records: CampaignRecords) -> BestKnown:
@@ -214,12 +212,10 @@ def _differences(spec: CampaignSpec, asked: CampaignSpec) -> list[str]:
 def _calibrated(sources: Sequence[Neighbour]) -> Calibration:
     """The calibration by all trials of the sources that can be compared with the physics."""
     observed = []
-    for source in sources:
+    for source in (one for one in sources if not missing(one.training)):
         taught = [one for one in source.trials if one.measurement is not None or one.verdict is Verdict.OOM]
-        if not missing(source.training):
-            observed.append(
-                (estimate(source.training, columns_of([one.plan for one in taught])), measured_rows(taught))
-            )
+        expected = estimate(source.training, columns_of([one.plan for one in taught]))
+        observed.append((expected, measured_rows(taught)))
     return calibrate(observed)
 
 

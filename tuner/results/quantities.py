@@ -124,29 +124,25 @@ def optional_time(seconds: float | None) -> datetime | None:
     return None if seconds is None else rfc3339(seconds)
 
 
-def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial], baseline: Mapping[int, Trial]) -> list[TrialBrief]:
-    """baseline: its runs by round."""
-    yardstick = yardstick_of(spec)
-    return [_brief(yardstick, trial, trial_gain(spec.objective, trial, baseline)) for trial in trials]
-
-
 _OF_BRIEF = shown_in(TrialBrief, but=["objective"])
 
 
-def _brief(yardstick: Yardstick, trial: Trial, gain: float | None) -> TrialBrief:
-    last, outcome, measured = trial.last, trial.outcome, trial.measurement
-    return view_of(
-        TrialBrief,
-        trial,
-        failure=None if outcome is None else outcome.failure,
-        reason="" if outcome is None else outcome.reason,
-        plan_key=trial.plan.key,
-        objective=None if measured is None else yardstick.reached(measured),
-        gain_over_baseline=gain,
-        device_seconds=trial.device_s,
-        attempts=len(trial.attempts),
-        nodes=last.nodes,
-        wait=last.wait,
-        **numbers_of(yardstick, measured, _OF_BRIEF),
-        **times_of(last),
-    )
+def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial], baseline: Mapping[int, Trial]) -> list[TrialBrief]:
+    """baseline: its runs by round."""
+    yardstick = yardstick_of(spec)
+    return [
+        view_of(
+            TrialBrief,
+            trial,
+            trial.last,
+            failure=getattr(trial.outcome, "failure", None),
+            reason=getattr(trial.outcome, "reason", ""),
+            objective=None if trial.measurement is None else yardstick.reached(trial.measurement),
+            gain_over_baseline=trial_gain(spec.objective, trial, baseline),
+            device_seconds=trial.device_s,
+            attempts=len(trial.attempts),
+            **numbers_of(yardstick, trial.measurement, _OF_BRIEF),
+            **times_of(trial.last),
+        )
+        for trial in trials
+    ]

@@ -1,10 +1,9 @@
 """Ranks the measured plans, one entry for each, and compares them with the baseline.
 
-Like is compared with like: runs of one round, or first runs, which is not confirmed then. Plans that were measured
-again and may be recommended come first, by their second runs with the rounds taken out (`second_runs.plan_effects`),
-then the others by their first runs. A first run had a part in choosing its plan, so it is high by luck too
-(docs/decisions/choosing.md#d0014). Intervals of single runs are those of the mean of their steps, and wider by how far
-runs of one plan lie apart as soon as any was measured again."""
+Like is compared with like (docs/explanation/measuring.md). Plans that were measured again and may be recommended come
+first, by their second runs with the rounds taken out (`second_runs.plan_effects`), then the others by their first runs.
+Intervals of single runs are those of the mean of their steps, and wider by how far runs of one plan lie apart once any
+was measured again."""
 
 from __future__ import annotations
 

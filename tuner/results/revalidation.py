@@ -19,6 +19,7 @@ from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.ranking import Ranked, gain_of, rank
 from meshtune.tuner.results.recommendation import recommend
+from meshtune.tuner.results.views import view_of
 
 
 class Standing(StrEnum):
@@ -85,48 +86,45 @@ def judge(campaign: Campaign, entries: Sequence[Ranked], outcomes: Sequence[Outc
     own, *others = (outcome.measurement for outcome in outcomes)
     other = others[0] if others else None
     lead = None if own is None or other is None else gain_of(objective, other, own, variance)
-    finding = _finding(optimum, lead, campaign.spec.stop.tolerance)
+    finding, words = _finding(optimum, rival, lead, campaign.spec.stop.tolerance)
     return Revalidation(
         campaign=campaign.id,
         finding=finding,
         stands=finding is Standing.STANDS,
-        words=_words(finding, optimum, rival, lead),
+        words=words,
         optimum=optimum,
         rival=rival,
         lead=lead,
     )
 
 
-def _finding(optimum: Remeasured, lead: Estimate | None, tolerance: float) -> Standing:
-    change = optimum.change
+def _finding(
+    optimum: Remeasured, rival: Remeasured | None, lead: Estimate | None, tolerance: float
+) -> tuple[Standing, str]:
+    """With its words for people."""
+    change, ended = optimum.change, f"{optimum.verdict}: {optimum.reason}"
+    if change is None and optimum.verdict.informative:
+        return Standing.FAILED, f"fails now: {ended}; tune again"
     if change is None:
-        return Standing.FAILED if optimum.verdict.informative else Standing.UNKNOWN
-    if lead is not None and lead.low > 0 and lead.value > tolerance:
-        return Standing.OVERTAKEN
-    return Standing.SLOWER if change.high < 0 and -change.value > tolerance else Standing.STANDS
-
-
-def _words(finding: Standing, optimum: Remeasured, rival: Remeasured | None, lead: Estimate | None) -> str:
-    change = optimum.change
-    if change is None:
-        ended = f"{optimum.verdict}: {optimum.reason}"
-        return f"fails now: {ended}; tune again" if finding is Standing.FAILED else f"not measured: {ended}; try again"
-    if finding is Standing.OVERTAKEN and lead is not None and rival is not None:
-        return f"the runner-up, {rival.plan_key}, is better now by {lead.percent_text()}: tune again"
-    if finding is Standing.SLOWER:
-        return f"slower by {Estimate(-change.value, -change.high, -change.low).percent_text()} than it was"
-    return f"stands: {change.percent_text('+')} against the record"
+        return Standing.UNKNOWN, f"not measured: {ended}; try again"
+    if rival is not None and lead is not None and lead.low > 0 and lead.value > tolerance:
+        better = f"the runner-up, {rival.plan_key}, is better now by {lead.percent_text()}"
+        return Standing.OVERTAKEN, f"{better}: tune again"
+    if change.high < 0 and -change.value > tolerance:
+        slower = Estimate(-change.value, -change.high, -change.low)
+        return Standing.SLOWER, f"slower by {slower.percent_text()} than it was"
+    return Standing.STANDS, f"stands: {change.percent_text('+')} against the record"
 
 
 def _remeasured(entry: Ranked, outcome: Outcome, objective: Objective, variance: RunVariance | None) -> Remeasured:
     before, now = entry.measurement, outcome.measurement
     old, new = before.software, before.software if now is None else now.software
     versions = {name: (old.get(name, "unknown"), new.get(name, "unknown")) for name in sorted(old.keys() | new.keys())}
-    return Remeasured(
+    return view_of(
+        Remeasured,
+        outcome,
+        entry.trial,
         trial=entry.measured_by.number,
-        plan_key=entry.trial.plan.key,
-        verdict=outcome.verdict,
-        reason=outcome.reason,
         tokens_per_s_per_device=SpeedChange(
             recorded=before.tokens_per_s_per_device, now=None if now is None else now.tokens_per_s_per_device
         ),

@@ -72,8 +72,7 @@ def csv_of(table: Table) -> bytes:
     written = StringIO()
     writer = csv.writer(written, lineterminator="\r\n")  # RFC 4180; a text with either is quoted
     writer.writerow(table.columns)
-    for row in table.rows:
-        writer.writerow([_written(cell) for cell in row])
+    writer.writerows(map(_written, row) for row in table.rows)
     return written.getvalue().encode()
 
 

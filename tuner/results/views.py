@@ -125,10 +125,12 @@ class BestView:
     scaling: tuple[SizePoint, ...]
 
 
-def view_of(kind: type[View], source: object, /, **others: Any) -> View:
-    """The view whose fields are the attributes of `source` with the same names, but for `others`."""
-    names = (each.name for each in fields(cast(Any, kind)) if each.name not in others)
-    return kind(**{name: getattr(source, name) for name in names}, **others)
+def view_of(kind: type[View], /, *sources: object, **others: Any) -> View:
+    """The view whose fields are the attributes with the same names, each of the first source that has it, but for
+    `others`."""
+    names = [each.name for each in fields(cast(Any, kind)) if each.name not in others]
+    having = (next((one for one in sources[:-1] if hasattr(one, name)), sources[-1]) for name in names)
+    return kind(**{name: getattr(one, name) for name, one in zip(names, having, strict=True)}, **others)
 
 
 def objective_view(spec: CampaignSpec, reached: Estimate) -> ObjectiveView:
@@ -186,17 +188,14 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> Rank
     return view_of(
         RankedView,
         entry,
+        entry.trial,
+        measured,
         trial=entry.trial.number,
-        origin=entry.trial.origin,
-        plan=entry.trial.plan,
-        plan_key=entry.trial.plan.key,
         objective=objective_view(spec, entry.objective),
         first_run=objective_view(spec, entry.first_run),
-        step_time_s=entry.step_time_s,
         timed_steps=len(measured.step_times_s),
         time_by_part=list(time_by_part(profile)),
         straggler=None if profile is None else profile.straggler,
-        first_losses=measured.first_losses,
         gain_over_baseline=entry.gain,
         measured_again=_again_view(entry),
         measured_with=measured_with(spec, measured),

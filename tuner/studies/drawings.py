@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from statistics import median
+from statistics import fmean, median
 
 from meshtune.runners.outcome import FAILED
 from meshtune.tuner.campaign.objective import yardstick_of
@@ -36,7 +36,10 @@ MEASURED_RUNS, WITH_FAILURES = "measured runs alone", "a failure counts as the w
 def best_so_far(evidence: Evidence) -> Section:
     """Of several searches, by the objective of the first."""
     yardstick = yardstick_of(next(iter(evidence.values()))[0].spec)
-    curves = {name: [_best(run) for run in runs] for name, runs in evidence.items()}
+    curves = {
+        name: [yardstick_of(run.spec).best_so_far(trial.measurement for trial in run.in_order) for run in runs]
+        for name, runs in evidence.items()
+    }
     figure = curves_by_search("Best so far", yardstick.unit, curves)
     return Section(
         heading="Best so far",
@@ -69,7 +72,8 @@ def shapley(evidence: Evidence) -> Section:
     figure = knob_shares("What each knob accounts for, by SHAP", ways)
     knobs = list(dict.fromkeys(knob for shares in ways.values() for knob in shares))
     columns = ["knob", *(f"{way}, % of the speed" for way in ways)]
-    rows = [[knob, *(_mean_text(ways[way].get(knob, [])) for way in ways)] for knob in knobs]
+    means = {way: {knob: f"{100 * fmean(one):.1f}" for knob, one in shares.items()} for way, shares in ways.items()}
+    rows = [[knob, *(means[way].get(knob, "-") for way in ways)] for knob in knobs]
     return Section(
         heading="Which knobs matter, by SHAP",
         prose=[
@@ -129,26 +133,8 @@ def _efficiencies(way: str, sizes: Sequence[Sequence[Run]]) -> list[tuple[int, E
 
 
 DRAWINGS: Mapping[DrawingKind, Callable[[Evidence], Section]] = {
-    DrawingKind.BEST_SO_FAR: best_so_far,
-    DrawingKind.FAILURES: failures,
-    DrawingKind.SHAPLEY: shapley,
-    DrawingKind.WORTH: worth,
-    DrawingKind.SCALING: scaling,
+    DrawingKind(of.__name__): of for of in (best_so_far, failures, shapley, worth, scaling)
 }
-
-
-def _best(run: Run) -> Curve:
-    """In the unit of the objective."""
-    yardstick = yardstick_of(run.spec)
-    pick = min if yardstick.objective.smaller_is_better else max
-    best: float | None = None
-    curve: list[float | None] = []
-    for trial in run.in_order:
-        if (run_measured := trial.measurement) is not None:
-            value = yardstick.of(run_measured, run_measured.step_time_s)
-            best = value if best is None else pick(best, value)
-        curve.append(best)
-    return curve
 
 
 def _failure_rates(run: Run) -> Curve:
@@ -163,7 +149,3 @@ def _failure_words(runs: Sequence[Run]) -> list[str]:
     failed = sum(verdict in FAILED for verdict in verdicts)
     share = f"{failed} ({100 * failed / len(verdicts):.0f} %)" if verdicts else "0"
     return [str(len(verdicts)), share, *(str(verdicts.count(verdict)) for verdict in FAILED)]
-
-
-def _mean_text(shares: Sequence[float]) -> str:
-    return f"{100 * sum(shares) / len(shares):.1f}" if shares else "-"

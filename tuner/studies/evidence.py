@@ -82,18 +82,21 @@ class StepQuantity(StrEnum):
     (Narayanan et al. 2021, equation 3). bubble, bubble_of_pipeline: the bubble's share of the step, and of what the
     step is without the replicas' collectives and the optimizer."""
 
-    MFU = "mfu"
-    TFLOPS_PER_DEVICE = "tflops_per_device"
-    HARDWARE_TFLOPS_PER_DEVICE = "hardware_tflops_per_device"
-    TOKENS_PER_S = "tokens_per_s"
-    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device"
-    STEP_TIME = "step_time"
-    BUBBLE = "bubble"
-    BUBBLE_OF_PIPELINE = "bubble_of_pipeline"
+    MFU = "mfu", "%"
+    TFLOPS_PER_DEVICE = "tflops_per_device", "TFLOP/s"
+    HARDWARE_TFLOPS_PER_DEVICE = "hardware_tflops_per_device", "TFLOP/s"
+    TOKENS_PER_S = "tokens_per_s", "tokens/s"
+    TOKENS_PER_S_PER_DEVICE = "tokens_per_s_per_device", "tokens/s/device"
+    STEP_TIME = "step_time", "s"
+    BUBBLE = "bubble", "%"
+    BUBBLE_OF_PIPELINE = "bubble_of_pipeline", "%"
 
-    @property
-    def unit(self) -> str:
-        return _UNITS.get(self, "%")
+    unit: str
+
+    def __new__(cls, name: str, unit: str) -> StepQuantity:
+        member = str.__new__(cls, name)
+        member._value_, member.unit = name, unit
+        return member
 
     def of(self, step: Step) -> float:
         """In its unit. Raises Unanswered where a peak or a profile is needed and there is none."""
@@ -112,25 +115,12 @@ class StepQuantity(StrEnum):
         if self is StepQuantity.STEP_TIME:
             return step.step_s
         if self in (StepQuantity.BUBBLE, StepQuantity.BUBBLE_OF_PIPELINE):
-            return 100 * _bubble(step, of_pipeline=self is StepQuantity.BUBBLE_OF_PIPELINE)
+            outside = OUTSIDE_PIPELINE if self is StepQuantity.BUBBLE_OF_PIPELINE else ()
+            whole = sum(time for part, time in step.parts_s.items() if part not in outside)
+            if not whole:
+                raise Unanswered("the run has no profile")
+            return 100 * step.parts_s.get(str(TimePart.BUBBLE), 0.0) / whole
         return step.tokens_per_s / (1 if self is StepQuantity.TOKENS_PER_S else step.plan.world_size)
-
-
-_UNITS = {
-    StepQuantity.TFLOPS_PER_DEVICE: "TFLOP/s",
-    StepQuantity.HARDWARE_TFLOPS_PER_DEVICE: "TFLOP/s",
-    StepQuantity.TOKENS_PER_S: "tokens/s",
-    StepQuantity.TOKENS_PER_S_PER_DEVICE: "tokens/s/device",
-    StepQuantity.STEP_TIME: "s",
-}
-
-
-def _bubble(step: Step, *, of_pipeline: bool) -> float:
-    outside = OUTSIDE_PIPELINE if of_pipeline else ()
-    whole = sum(time for part, time in step.parts_s.items() if part not in outside)
-    if not whole:
-        raise Unanswered("the run has no profile")
-    return step.parts_s.get(str(TimePart.BUBBLE), 0.0) / whole
 
 
 def plan_in(spec: CampaignSpec, space: Space, chosen: PlanOf) -> Plan:

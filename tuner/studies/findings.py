@@ -78,16 +78,14 @@ def find(loaded: LoadedStudy, evidence: Evidence) -> StudyReport:
 def _finding(row: StudyRow, evidence: Evidence, *, simulated: bool) -> StudyFinding:
     """A simulated cluster is one of many that the physics allows: there the prediction is compared, else what was
     measured."""
-    ours = {
-        PREDICTED: _ours(row, PREDICTED, row.predicted, evidence),
-        MEASURED: _ours(row, MEASURED, row.measured, evidence),
-    }
+    ways = {PREDICTED: row.predicted, MEASURED: row.measured}
+    ours = {way: _ours(row, way, asked, evidence) for way, asked in ways.items()}
     order = (PREDICTED, MEASURED) if simulated else (MEASURED, PREDICTED)
-    compared = next((way for way in order if (one := ours[way]) is not None and one.value is not None), "")
-    chosen = ours[compared] if compared else None
+    known = ((way, one.value) for way in order if (one := ours[way]) is not None and one.value is not None)
+    compared, value = next(known, ("", None))
     error = missed = None
-    if row.published is not None and chosen is not None and chosen.value is not None and row.published.value:
-        error = chosen.value / row.published.value - 1
+    if row.published is not None and value is not None and row.published.value:
+        error = value / row.published.value - 1
         missed = abs(error) > row.within
     return view_of(
         StudyFinding,

@@ -6,10 +6,10 @@ no such way says so when the study is read. An answer has a number for each seed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import FAILED
@@ -34,38 +34,56 @@ from meshtune.tuner.studies.evidence import (
 PREDICTED, MEASURED = "predicted", "measured"
 
 
-class MeasureQuestion(Protocol):
-    """A measure with its parameters."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureQuestion(Closed):
+    """A measure of a campaign, with its parameters. fits: the units that it may be in. predictable: it can be answered
+    as a prediction too."""
+
+    campaign: str
+    fits: ClassVar[Sequence[str]] = ()
+    predictable: ClassVar[bool] = False
 
     @property
     def campaigns(self) -> Sequence[tuple[str, str]]:
         """The campaigns that it names, each after the path where it does."""
+        return [("campaign", self.campaign)]
+
+    def units(self) -> Sequence[str]:
+        return self.fits
 
     def problems(self, way: str, unit: str) -> list[Problem]:
         """Why it cannot be answered this way, or not in this unit."""
+        alone = [] if way == MEASURED or self.predictable else ["is of trials alone: there is no prediction of it"]
+        units = " or ".join(map(repr, self.units()))
+        other = [] if unit in self.units() else [f"is in {units}, and the row's unit is {unit!r}"]
+        return [Problem("measure", problem) for problem in (*alone, *other)]
 
     def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
         """What it asks that these campaigns have not."""
-
-    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        """A number for each seed, in the unit; math.inf for what never happened. Raises Unanswered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OfCampaign(Closed):
-    campaign: str
-
-    @property
-    def campaigns(self) -> Sequence[tuple[str, str]]:
-        return [("campaign", self.campaign)]
-
-    def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
         return []
 
+    def number(self, run: Run, way: str, unit: str, evidence: Evidence) -> float:
+        """Of one run, in the unit; math.inf for what never happened. Raises Unanswered."""
+        raise NotImplementedError
+
+    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
+        """Of each run that has a number; a prediction is of the spec, which seeds leave as it is. Raises Unanswered
+        where no run has one."""
+        numbers, reasons, runs = list[float](), list[str](), evidence[self.campaign]
+        for run in runs[:1] if way == PREDICTED else runs:
+            try:
+                numbers.append(self.number(run, way, unit, evidence))
+            except Unanswered as reason:
+                reasons.append(str(reason))
+        if not numbers:
+            raise Unanswered("; ".join(dict.fromkeys(reasons)) or "no campaign ran")
+        return numbers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject(_OfCampaign):
+class Subject(MeasureQuestion):
     plan: PlanOf = "baseline"
+    predictable: ClassVar[bool] = True
 
     def step(self, way: str, run: Run) -> Step:
         return predicted_step(run, self.plan) if way == PREDICTED else measured_step(run, self.plan)
@@ -86,11 +104,11 @@ class Value(Subject):
 
     quantity: StepQuantity
 
-    def problems(self, way: str, unit: str) -> list[Problem]:
-        return _unit_problems(unit, self.quantity.unit)
+    def units(self) -> Sequence[str]:
+        return [self.quantity.unit]
 
-    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        return _of_each(way, evidence[self.campaign], lambda run: self.quantity.of(self.step(way, run)))
+    def number(self, run: Run, way: str, unit: str, evidence: Evidence) -> float:
+        return self.quantity.of(self.step(way, run))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,53 +124,44 @@ class Ratio(Subject):
     def campaigns(self) -> Sequence[tuple[str, str]]:
         return [("campaign", self.campaign), ("over.campaign", self.over.campaign)]
 
-    def problems(self, way: str, unit: str) -> list[Problem]:
-        return _unit_problems(unit, *(["%"] if self.gain else ["x", "%"]))
+    def units(self) -> Sequence[str]:
+        return ["%"] if self.gain else ["x", "%"]
 
     def problems_with(self, specs: Mapping[str, CampaignSpec]) -> list[Problem]:
         own = Subject.problems_with(self, specs)  # a class with slots has no super()
         return [*own, *(problem.under("over") for problem in self.over.problems_with(specs))]
 
-    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        others = {run.seed: run for run in evidence[self.over.campaign]}
-        alone = next(iter(others.values()))
-
-        def ratio(run: Run) -> float:
-            other = others.get(run.seed, alone)
-            return self.quantity.of(self.step(way, run)) / self.quantity.of(self.over.step(way, other))
-
-        ratios = _of_each(way, evidence[self.campaign], ratio)
-        return _in_unit(unit, [one - 1 for one in ratios] if self.gain else ratios)
+    def number(self, run: Run, way: str, unit: str, evidence: Evidence) -> float:
+        others = {other.seed: other for other in evidence[self.over.campaign]}
+        other = others.get(run.seed, next(iter(others.values())))
+        ratio = self.quantity.of(self.step(way, run)) / self.quantity.of(self.over.step(way, other))
+        return (100 if unit == "%" else 1) * (ratio - self.gain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(_OfCampaign):
+class Failed(MeasureQuestion):
     """The share of a campaign's trials that failed, in its first or last third or in all of it."""
 
     part: Literal["first_third", "last_third", "all"] = "all"
+    fits: ClassVar[Sequence[str]] = ("%",)
 
-    def problems(self, way: str, unit: str) -> list[Problem]:
-        return [*_measured_alone(way), *_unit_problems(unit, "%")]
-
-    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        return _in_unit(unit, _of_each(way, evidence[self.campaign], self._share))
-
-    def _share(self, run: Run) -> float:
+    def number(self, run: Run, way: str, unit: str, evidence: Evidence) -> float:
         ended = [trial.verdict in FAILED for trial in run.ended]
         third = ceil(len(ended) / 3)
         counted = {"first_third": ended[:third], "last_third": ended[-third:], "all": ended}[self.part]
         if not counted:
             raise Unanswered("no trial has ended")
-        return sum(counted) / len(counted)
+        return 100 * sum(counted) / len(counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialsTo(_OfCampaign):
+class TrialsTo(MeasureQuestion):
     """The trials that a campaign took to come within a share of the best that any of these campaigns found with the
     same seed."""
 
     among: tuple[str, ...] = ()
     within: float = 0.05
+    fits: ClassVar[Sequence[str]] = ("trials",)
 
     def _check(self, checks: Checks) -> None:
         checks.require(0 < self.within < 1, "within", f"must lie between 0 and 1, not {self.within}")
@@ -161,37 +170,26 @@ class TrialsTo(_OfCampaign):
     def campaigns(self) -> Sequence[tuple[str, str]]:
         return [("campaign", self.campaign), *((f"among.{at}", name) for at, name in enumerate(self.among))]
 
-    def problems(self, way: str, unit: str) -> list[Problem]:
-        return [*_measured_alone(way), *_unit_problems(unit, "trials")]
-
-    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        rivals = [run for name in {self.campaign, *self.among} for run in evidence[name]]
-
-        def count(run: Run) -> float:
-            speeds = [speed for one in rivals if one.seed == run.seed for speed in _speeds(one) if speed is not None]
-            if not speeds:
-                raise Unanswered("nothing was measured")
-            near = (1 - self.within) * max(speeds)
-            return next((at for at, speed in enumerate(_speeds(run), 1) if speed is not None and speed >= near), inf)
-
-        return _of_each(way, evidence[self.campaign], count)
+    def number(self, run: Run, way: str, unit: str, evidence: Evidence) -> float:
+        rivals = [one for name in {self.campaign, *self.among} for one in evidence[name] if one.seed == run.seed]
+        speeds = [speed for one in rivals for speed in measured_speeds(one).values()]
+        if not speeds:
+            raise Unanswered("nothing was measured")
+        near = (1 - self.within) * max(speeds)
+        measured = ((at, trial.measurement) for at, trial in enumerate(run.in_order, 1))
+        return next((at for at, one in measured if one is not None and speed_of(run, one) >= near), inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnobRank(_OfCampaign):
+class KnobRank(MeasureQuestion):
     """The place of a knob among all that were searched, by the mean of its absolute Shapley values; 1 matters most.
     failures: left out, or counted as the slowest run, as a search is told that knows no more of them."""
 
     knob: str
     failures: Literal["left_out", "as_worst"] = "left_out"
+    fits: ClassVar[Sequence[str]] = ("",)
 
-    def problems(self, way: str, unit: str) -> list[Problem]:
-        return [*_measured_alone(way), *_unit_problems(unit, "")]
-
-    def answer(self, way: str, unit: str, evidence: Evidence) -> list[float]:
-        return _of_each(way, evidence[self.campaign], self._place)
-
-    def _place(self, run: Run) -> float:
+    def number(self, run: Run, way: str, unit: str, evidence: Evidence) -> float:
         speeds = measured_speeds(run) if self.failures == "left_out" else with_failures(run)
         explained = explain_knobs(run.space, speeds)
         names = list(explained.knobs)
@@ -220,35 +218,3 @@ def read_question(asked: Mapping[str, Any]) -> MeasureQuestion:
         MEASURES[kind], {key: value for key, value in asked.items() if key != "measure"}
     )
     return question
-
-
-def _of_each(way: str, runs: Sequence[Run], number: Callable[[Run], float]) -> list[float]:
-    """Of each run that has one; a prediction is of the spec, which seeds leave as it is. Raises Unanswered where no run
-    has one."""
-    numbers, reasons = list[float](), list[str]()
-    for run in runs[:1] if way == PREDICTED else runs:
-        try:
-            numbers.append(number(run))
-        except Unanswered as reason:
-            reasons.append(str(reason))
-    if not numbers:
-        raise Unanswered("; ".join(dict.fromkeys(reasons)) or "no campaign ran")
-    return numbers
-
-
-def _in_unit(unit: str, shares: Sequence[float]) -> list[float]:
-    return [100 * share if unit == "%" else share for share in shares]
-
-
-def _speeds(run: Run) -> list[float | None]:
-    """Of every trial, in the order of planning; None of one without a speed."""
-    return [None if (one := trial.measurement) is None else speed_of(run, one) for trial in run.in_order]
-
-
-def _measured_alone(way: str) -> list[Problem]:
-    return [] if way == MEASURED else [Problem("measure", "is of trials alone: there is no prediction of it")]
-
-
-def _unit_problems(unit: str, *fit: str) -> list[Problem]:
-    units = " or ".join(repr(one) for one in fit)
-    return [] if unit in fit else [Problem("measure", f"is in {units}, and the row's unit is {unit!r}")]

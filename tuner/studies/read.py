@@ -52,12 +52,7 @@ class LoadedStudy:
 
 def read_study(folder: Traversable) -> Study:
     """What `study.yaml` says, without a look at its specs. Raises InvalidValue with every mistake, from the file on."""
-    try:
-        document = parse_yaml((folder / STUDY_FILE).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidValue([Problem(STUDY_FILE, f"cannot be read: {error.strerror or error}")]) from None
-    except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
-        raise InvalidValue([Problem(STUDY_FILE, str(error))]) from None
+    document = _document(folder, STUDY_FILE)
     with problems_as(InvalidValue, STUDY_FILE):
         return read_value(Study, document)
 
@@ -90,17 +85,22 @@ def load_study(folder: Traversable, home: Home | None, sections: Mapping[str, An
     return LoadedStudy(folder=folder.name, study=study, planned=tuple(planned), texts=texts)
 
 
+def _document(folder: Traversable, name: str, place: str = "") -> Any:
+    """place: what names the file. Raises InvalidValue."""
+    try:
+        return parse_yaml((folder / name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue([Problem(place, f"{name}: {error.strerror or error}")]) from None
+    except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
+        raise InvalidValue([Problem(name, str(error))]) from None
+
+
 def _campaigns(
     study: Study, name: str, folder: Traversable, home: Home | None, sections: Mapping[str, Any]
 ) -> Iterator[Planned]:
     """Raises InvalidValue."""
-    place, given = f"{STUDY_FILE}.campaigns.{name}", study.campaigns[name]
-    try:
-        document = parse_yaml((folder / given.spec).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidValue([Problem(f"{place}.spec", f"{given.spec}: {error.strerror or error}")]) from None
-    except (InvalidSpec, UnreadableText, UnicodeDecodeError) as error:
-        raise InvalidValue([Problem(given.spec, str(error))]) from None
+    given = study.campaigns[name]
+    document = _document(folder, given.spec, f"{STUDY_FILE}.campaigns.{name}.spec")
     document = _for_runner(_changed(_changed(document, given.change), sections))
     try:
         # Seeds change nothing of a space: the first is read, the others follow from it.
@@ -134,13 +134,9 @@ def _for_runner(document: object) -> object:
     """The document with a training code that its runner can run."""
     if not isinstance(document, Mapping):
         return document
-    kinds = {section: _kind(document.get(section)) for section in ("runner", "workload")}
-    runs = kinds["runner"] != SIMULATED and kinds["workload"] == SIMULATED
-    return {**document, "workload": REAL_WORKLOAD} if runs else document
-
-
-def _kind(section: object) -> object:
-    return section.get("kind") if isinstance(section, Mapping) else section
+    sections = [document.get(name) for name in ("runner", "workload")]
+    runner, workload = (one.get("kind") if isinstance(one, Mapping) else one for one in sections)
+    return {**document, "workload": REAL_WORKLOAD} if runner != SIMULATED and workload == SIMULATED else document
 
 
 def seeded(spec: CampaignSpec, seed: int) -> CampaignSpec:
@@ -164,20 +160,17 @@ def _questions(study: Study) -> Iterator[tuple[str, str, MeasureQuestion | Inval
 
 def _unknown(study: Study) -> Iterator[Problem]:
     """What names a campaign, a measure or a drawing that there is not."""
+    named = list[tuple[str, str]]()
     for path, unit, question in _questions(study):
         if isinstance(question, InvalidValue):
             yield from (problem.under(path) for problem in question.problems)
             continue
-        for at, name in question.campaigns:
-            if name not in study.campaigns:
-                hint = did_you_mean(name, study.campaigns)
-                yield Problem(f"{path}.{at}", f"no campaign is called {name!r}; {hint}")
+        named += [(f"{path}.{at}", name) for at, name in question.campaigns]
         yield from (one.under(path) for one in question.problems(path.rpartition(".")[2], unit))
-    for number, drawing in enumerate(study.draw):
-        for name in drawing.campaigns:
-            if name not in study.campaigns:
-                hint = did_you_mean(name, study.campaigns)
-                yield Problem(f"draw.{number}.campaigns", f"no campaign is called {name!r}; {hint}")
+    named += [(f"draw.{number}.campaigns", name) for number, one in enumerate(study.draw) for name in one.campaigns]
+    for path, name in named:
+        if name not in study.campaigns:
+            yield Problem(path, f"no campaign is called {name!r}; {did_you_mean(name, study.campaigns)}")
 
 
 def _unanswerable(study: Study, specs: Mapping[str, Planned]) -> Iterator[Problem]:

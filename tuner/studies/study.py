@@ -20,27 +20,20 @@ WITHIN = 0.15
 
 
 class Certainty(StrEnum):
-    """How sure a published figure is. verified: read in the paper or its repository; abstract: in an abstract or the
-    press; secondary: quoted by somebody else; computed: from verified figures; memory: remembered and read nowhere."""
+    """How sure a published figure is, with its words for people."""
 
-    VERIFIED = "verified"
-    ABSTRACT = "abstract"
-    SECONDARY = "secondary"
-    COMPUTED = "computed"
-    MEMORY = "memory"
+    VERIFIED = "verified", "read in the source"  # the paper or its repository
+    ABSTRACT = "abstract", "abstract or press"
+    SECONDARY = "secondary", "quoted by others"
+    COMPUTED = "computed", "computed from what was read"
+    MEMORY = "memory", "from memory, not the paper's word"
 
-    @property
-    def words(self) -> str:
-        return _WORDS[self]
+    words: str
 
-
-_WORDS = {
-    Certainty.VERIFIED: "read in the source",
-    Certainty.ABSTRACT: "abstract or press",
-    Certainty.SECONDARY: "quoted by others",
-    Certainty.COMPUTED: "computed from what was read",
-    Certainty.MEMORY: "from memory, not the paper's word",
-}
+    def __new__(cls, name: str, words: str) -> Certainty:
+        member = str.__new__(cls, name)
+        member._value_, member.words = name, words
+        return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

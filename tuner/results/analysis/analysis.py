@@ -117,9 +117,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
     effects = measured_effects(space, measured, runs)
     if basis is not None and usable:
         known = {effect.moves for effect in effects}
-        failed = {
-            trial.plan: trial.verdict for trial in trials if trial.verdict is not None and trial.verdict in FAILED
-        }
+        failed = {trial.plan: end for trial in trials if (end := trial.verdict) is not None and end in FAILED}
         predicted = predicted_effects(space, training, basis.calibration, usable[0].trial.plan, failed)
         effects += [one for one in predicted if not {one.moves, reverse(one.moves)} & known]
     return Analysis(

@@ -132,26 +132,21 @@ def check_forecasts(trials: Sequence[Trial]) -> ForecastCheck:
 def _check_fits(fits: Sequence[tuple[float, bool]]) -> FitCheck | None:
     if not fits:
         return None
-    share = mean(fitted for _, fitted in fits)
+    share, classes = mean(fitted for _, fitted in fits), list[FitClass]()
+    # The surest first, of those that hold a trial.
+    for low, high in reversed(list(pairwise(EDGES))):
+        inside = [(p_fits, fitted) for p_fits, fitted in fits if low <= p_fits < high or p_fits == high == EDGES[-1]]
+        if inside:
+            expected, fitted = (sum(column) for column in zip(*inside, strict=True))
+            classes.append(FitClass(low=low, high=high, trials=len(inside), expected=expected, fitted=int(fitted)))
     return FitCheck(
         trials=len(fits),
         fitted=sum(fitted for _, fitted in fits),
         expected=sum(p_fits for p_fits, _ in fits),
         brier=mean((p_fits - fitted) ** 2 for p_fits, fitted in fits),
         brier_of_share=share * (1 - share),
-        classes=tuple(_fit_classes(fits)),
+        classes=tuple(classes),
     )
-
-
-def _fit_classes(fits: Sequence[tuple[float, bool]]) -> list[FitClass]:
-    """The classes that hold a trial, the surest first."""
-    classes: list[FitClass] = []
-    for low, high in reversed(list(pairwise(EDGES))):
-        inside = [(p_fits, fitted) for p_fits, fitted in fits if low <= p_fits < high or p_fits == high == EDGES[-1]]
-        if inside:
-            expected, fitted = (sum(column) for column in zip(*inside, strict=True))
-            classes.append(FitClass(low=low, high=high, trials=len(inside), expected=expected, fitted=int(fitted)))
-    return classes
 
 
 def _spearman(first: Sequence[float], second: Sequence[float]) -> float | None:

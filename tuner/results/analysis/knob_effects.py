@@ -13,6 +13,7 @@ from enum import StrEnum
 from itertools import combinations, product
 from math import expm1, log
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.prediction.predict import WIDTH, foresee
+from meshtune.tuner.results.views import view_of
 
 # Axes that may have to change with another: an interleaving schedule needs several chunks, and the others take one; a
 # split of layers over chunks follows from their number, and both ends of it go together.
@@ -62,7 +64,7 @@ class Change:
         return not same_value(self.before, self.after)
 
     def __str__(self) -> str:
-        return f"{self.knob} {_word(self.before)} -> {_word(self.after)}"
+        return f"{self.knob} {value_word(self.before)} -> {value_word(self.after)}"
 
 
 # A change of a knob, and after it those of its followers.
@@ -132,13 +134,10 @@ def predicted_effects(
     slope = slopes(log_step, training, columns, calibration.constants, TIME_CONSTANTS)
     apart = slope[1:] - slope[0]
     widths = WIDTH * np.sqrt(np.sum(apart @ calibration.covariance * apart, axis=1) + 2 * calibration.time_log_sd**2)
+    numbers = np.stack([logs[1:] - logs[0], widths, outlook.fits[1:]], axis=1).tolist()
+    known = zip(changes, numbers, strict=True)
     return by_size(
-        [
-            _predicted_effect(moves, float(ratio), float(width), float(fits), ended.get(plan))
-            for (moves, plan), ratio, width, fits in zip(
-                changes, logs[1:] - logs[0], widths, outlook.fits[1:], strict=True
-            )
-        ]
+        [_predicted_effect(moves, ratio, width, fits, ended.get(plan)) for (moves, plan), (ratio, width, fits) in known]
     )
 
 
@@ -228,18 +227,11 @@ def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Moves, Pl
         followers = FOLLOWERS.get(knob, ())
         others = product(*(space.dimensions[name] for name in followers))
         variants = [{}, *(dict(zip(followers, values, strict=True)) for values in others)]
-        plans = (
-            _with_knobs(space, best, space.complete(**own | {knob: value, "knobs": size, **variant}))
-            for variant in variants
-        )
+        layouts = (space.complete(**own | {knob: value, "knobs": size, **variant}) for variant in variants)
+        plans = (space.adopted(replace(one, knobs=best.knobs)) if space.knobs else one for one in layouts)
         plan = next((plan for plan in plans if not space.explain(plan, ignore_bounds=True)), None)
         if plan is not None and (moves := moves_between(knob, best, plan)):
             yield moves, plan
-
-
-def _with_knobs(space: Space, best: Plan, layout: Plan) -> Plan:
-    """The layout with the knobs of `best`, as far as it has them."""
-    return space.adopted(replace(layout, knobs=best.knobs)) if space.knobs else layout
 
 
 def _measured_effect(space: Space, moves: Moves, ratios: Sequence[float], runs: Evidence) -> Effect:
@@ -262,36 +254,18 @@ def _predicted_effect(moves: Moves, ratio: float, width: float, p_fits: float, e
     return _effect(moves, gain, Evidence.PREDICTED, [_range(gain), tried], p_fits=p_fits, ended=ended)
 
 
-def _effect(
-    moves: Moves,
-    gain: Estimate,
-    evidence: Evidence,
-    grounds: Sequence[str],
-    *,
-    pairs: int = 0,
-    p_fits: float | None = None,
-    ended: Verdict | None = None,
-    numerics: bool = False,
-) -> Effect:
+def _effect(moves: Moves, gain: Estimate, evidence: Evidence, grounds: Sequence[str], **others: Any) -> Effect:
+    """others: fields that are not those of nothing known."""
     change, *followers = moves
-    return Effect(
-        knob=change.knob,
-        before=change.before,
-        after=change.after,
-        followers=tuple(followers),
-        gain=gain,
-        evidence=evidence,
-        pairs=pairs,
-        p_fits=p_fits,
-        ended=ended,
-        numerics=numerics,
-        words=f"{' with '.join(map(str, moves))}: {signed(gain.value)} ({', '.join([evidence, *grounds])})",
-    )
+    known = {"pairs": 0, "p_fits": None, "ended": None, "numerics": False, **others}
+    words = f"{' with '.join(map(str, moves))}: {signed(gain.value)} ({', '.join([evidence, *grounds])})"
+    return view_of(Effect, change, followers=tuple(followers), gain=gain, evidence=evidence, words=words, **known)
 
 
 def _range(gain: Estimate) -> str:
     return f"{signed(gain.low).removesuffix(' %')} to {signed(gain.high)}"
 
 
-def _word(value: Value) -> str:
+def value_word(value: Value) -> str:
+    """For people."""
     return "inactive" if value is None else word(value)

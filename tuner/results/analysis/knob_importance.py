@@ -58,12 +58,12 @@ def sensitivity(space: Space, measured: Mapping[Plan, float]) -> Sensitivity:
     if plans < MIN_PLANS:
         return Sensitivity(plans=plans, nothing=f"{plans} measured plans are fewer than {MIN_PLANS}: only noise")
     features = {name: [_feature(space, plan, name) for plan in measured] for name in searched(space)}
-    knobs = [name for name, values in features.items() if len(set(values)) > 1]
-    if not knobs:
+    features = {name: values for name, values in features.items() if len(set(values)) > 1}
+    if not features:
         return Sensitivity(plans=plans, nothing="the measured plans differ in no dimension of the space")
     if len(set(measured.values())) == 1:
         return Sensitivity(plans=plans, nothing="all measured plans are equally fast")
-    points = [dict(zip(knobs, values, strict=True)) for values in zip(*(features[name] for name in knobs), strict=True)]
+    points = [dict(zip(features, values, strict=True)) for values in zip(*features.values(), strict=True)]
     try:
         shares = importances(points, [log(speed) for speed in measured.values()])
     except MissingExtra as missing:
@@ -103,23 +103,15 @@ def study_of(points: Sequence[Mapping[str, Any]], values: Sequence[float]) -> op
     from optuna.trial import create_trial
 
     choices = {name: sorted({point[name] for point in points}) for name in points[0]}
+    # An axis by its name; a knob by the words that stand for its places.
+    words = [name for name, known in choices.items() if name in CATEGORIES or type(known[0]) is str]
     distributions: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(list(map(str, known)))
-        if _is_category(name, known)
-        else IntDistribution(0, len(known) - 1)
+        name: CategoricalDistribution(list(map(str, known))) if name in words else IntDistribution(0, len(known) - 1)
         for name, known in choices.items()
     }
     with quiet_optuna():
         study = optuna.create_study(direction="maximize")
     for point, value in zip(points, values, strict=True):
-        params = {
-            name: str(point[name]) if _is_category(name, known) else known.index(point[name])
-            for name, known in choices.items()
-        }
+        params = {name: str(point[name]) if name in words else choices[name].index(point[name]) for name in choices}
         study.add_trial(create_trial(params=params, distributions=distributions, value=value))
     return study
-
-
-def _is_category(name: str, known: Sequence[Any]) -> bool:
-    """known: its values. Of an axis by its name; of a knob by the words that stand for its places."""
-    return name in CATEGORIES or type(known[0]) is str

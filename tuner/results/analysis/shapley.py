@@ -22,7 +22,7 @@ import numpy.typing as npt
 from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.results.analysis.knob_effects import searched, value_in
+from meshtune.tuner.results.analysis.knob_effects import searched, value_in, value_word
 from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS, SEED
 
 METHOD = "SHAP: exact Shapley values (Lundberg & Lee 2017) of a forest of extremely randomised trees"
@@ -51,7 +51,7 @@ def explain_knobs(space: Space, measured: Mapping[Plan, float]) -> Shapley:
         return Shapley(nothing=f"{count} measured plans are fewer than {MIN_PLANS}: only noise")
     plans = list(measured)
     columns = {name: [value_in(plan, name) for plan in plans] for name in searched(space)}
-    columns = {name: values for name, values in columns.items() if len({*map(_word, values)}) > 1}
+    columns = {name: values for name, values in columns.items() if len({*map(value_word, values)}) > 1}
     if not columns:
         return Shapley(nothing="the measured plans differ in no dimension of the space")
     if len(columns) > MAX_KNOBS:
@@ -107,9 +107,5 @@ def _places(values: Sequence[Any]) -> Matrix:
     """Numbers by the logarithm of 2 where all are positive, else by their order; what is no number by its word's."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) and value > 0 for value in values):
         return np.log2(np.array(values, dtype=np.float64))
-    known = sorted({*map(_word, values)})
-    return np.array([known.index(_word(value)) for value in values], dtype=np.float64)
-
-
-def _word(value: Any) -> str:
-    return "inactive" if value is None else str(value)
+    known = sorted({*map(value_word, values)})
+    return np.array([known.index(value_word(value)) for value in values], dtype=np.float64)

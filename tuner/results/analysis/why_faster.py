@@ -18,6 +18,7 @@ from meshtune.tuner.prediction.predict import Basis, foresee
 from meshtune.tuner.prediction.quote import MIN_SHARE, PART_WORDS
 from meshtune.tuner.results.analysis.knob_effects import Evidence, Moves, knob_changes
 from meshtune.tuner.results.ranking import Ranked, baseline_of
+from meshtune.tuner.results.views import view_of
 
 TOP = 3
 # With profiles come parts that the physics has no name for.
@@ -70,11 +71,11 @@ def explain_winners(
             words = f"{own.text_over(rival)} against {name} (trial {rival.trial.number}){changed}"
             words += _reason(savings_s, evidence, knobs)
         winners.append(
-            Winner(
+            view_of(
+                Winner,
+                own.trial,
                 rank=place,
                 trial=own.trial.number,
-                plan=own.trial.plan,
-                plan_key=own.trial.plan.key,
                 step_s=own.step_time_s,
                 parts=parts,
                 rival=name,

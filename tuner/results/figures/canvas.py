@@ -137,8 +137,13 @@ def whiskers(axes: Axes, at: Sequence[float], values: Sequence[Estimate], *, lyi
         axes.errorbar(at, middle, yerr=spread, **style)
 
 
-def finish(axes: Axes, across: str, up: str = "", *, columns: int = 4) -> Figure:
-    """With the words of both axes, and a legend below them, where it hides nothing; none where nothing has a name."""
+def finish(axes: Axes, across: str, up: str = "", *, columns: int = 4, rows: Sequence[str] = ()) -> Figure:
+    """With the words of both axes, and a legend below them, where it hides nothing; none where nothing has a name.
+    rows: names from the top on, of what lies along an axis of numbers."""
+    if rows:
+        name_ticks(axes.yaxis, rows, fontsize=8)
+        axes.invert_yaxis()
+        plain_numbers(axes.xaxis)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     handles, names = axes.get_legend_handles_labels()

@@ -4,16 +4,17 @@ node."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED, Verdict
-from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.results.analysis.analysis import Failures
+from meshtune.tuner.results.analysis.knob_effects import value_word
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory
 from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked
@@ -34,13 +35,16 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     for trial in trials:
         if (mark := canvas.mark_of(trial)) is not None:
             groups.setdefault(mark, []).append(trial)
-    measured = [trial for trial in trials if trial.measurement is not None]
     for mark in sorted(groups, key=[*canvas.MARKS.values(), canvas.BASELINE, canvas.AGAIN].index):
-        shown = [trial for trial in groups[mark] if trial.measurement is not None]
+        shown = {trial.number: yardstick.of(run) for trial in groups[mark] if (run := trial.measurement) is not None}
         if shown:
-            numbers = [trial.number for trial in shown]
-            axes.plot(numbers, [_objective(yardstick, trial) for trial in shown], label=mark.word, **mark.style)
-    _best_line(axes, yardstick, [trial for trial in measured if trial.origin is not Origin.CONFIRMATION], trials)
+            axes.plot([*shown], [*shown.values()], label=mark.word, **mark.style)
+    if firsts := [trial for trial in first_runs(trials) if trial.measurement is not None]:
+        firsts.sort(key=lambda trial: trial.number)
+        places = [*(trial.number for trial in firsts), max(trial.number for trial in trials)]
+        line: Any = yardstick.best_so_far(trial.measurement for trial in firsts)
+        style: dict[str, Any] = {"color": canvas.BLACK, "linewidth": 1.2, "label": "best first run so far"}
+        axes.step(places, [*line, line[-1]], where="post", **style)
     # In lanes below all numbers: what has no speed has no height.
     failed = {mark: [trial.number for trial in some if trial.measurement is None] for mark, some in groups.items()}
     lanes = [mark for mark in canvas.MARKS.values() if failed.get(mark)]
@@ -59,24 +63,21 @@ def failures_over_time(failures: Failures) -> Figure:
     axes = canvas.new_figure("Failures over time: share of trials without a speed")
     if failures.all is None:
         return canvas.say(axes, "no trial has ended")
-    hatches = dict(zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True))
-    for verdict in FAILED:
-        bottoms = [
-            sum(window.verdicts.get(other, 0) for other in list(FAILED)[: list(FAILED).index(verdict)]) / window.trials
-            for window in failures.windows
-        ]
-        heights = [window.verdicts.get(verdict, 0) / window.trials for window in failures.windows]
+    bottoms = [0.0] * len(failures.windows)
+    for verdict, hatch in zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True):
+        heights = [100 * window.verdicts.get(verdict, 0) / window.trials for window in failures.windows]
         if any(heights):
             axes.bar(
                 [(window.first + window.last) / 2 for window in failures.windows],
-                [100 * height for height in heights],
-                bottom=[100 * bottom for bottom in bottoms],
+                heights,
+                bottom=bottoms,
                 width=[0.9 * (window.last - window.first + 1) for window in failures.windows],
                 color=canvas.MARKS[verdict].colour,
                 edgecolor="white",
-                hatch=hatches[verdict],
+                hatch=hatch,
                 label=f"{canvas.MARKS[verdict].word}, of ten trials",
             )
+        bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     rates = [100 * one.rate for one in failures.so_far]
     axes.plot([one.trial for one in failures.so_far], rates, color=canvas.BLACK, linewidth=1.5, label="all so far")
     axes.set_ylim(0, 100)
@@ -95,16 +96,13 @@ def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
     for knob in shown:
         for one in knob.values:
             at = len(names)
-            name = f"{knob.knob} = {'inactive' if one.value is None else word(one.value)}"
             axes.barh(at, 100 * one.share, color=canvas.VERMILLION, edgecolor="white", hatch="///", height=0.7)
             axes.text(100 * one.share + 1, at, f"{one.oom} of {one.plans}", va="center", fontsize=8)
-            names.append(name)
+            names.append(f"{knob.knob} = {value_word(one.value)}")
         names.append("")
-    canvas.name_ticks(axes.yaxis, names[:-1], fontsize=8)
     axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
     axes.set_xlim(0, 112)
-    return canvas.finish(axes, "out of memory, % of the plans that had this value")
+    return canvas.finish(axes, "out of memory, % of the plans that had this value", rows=names[:-1])
 
 
 def second_runs(ranking: Sequence[Ranked]) -> Figure:
@@ -120,12 +118,8 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
     for name, offset, mark, values in series:
         style = {**mark.style, "ecolor": mark.colour, "capsize": 3, "label": name}
         canvas.whiskers(axes, [row + offset for row in range(len(again))], values, lying=True, **style)
-    words = [" (baseline)" if entry.trial.origin is Origin.BASELINE else "" for entry in again]
-    names = [f"trial {entry.trial.number}{word}" for entry, word in zip(again, words, strict=True)]
-    canvas.name_ticks(axes.yaxis, names, fontsize=8)
-    axes.invert_yaxis()
-    canvas.plain_numbers(axes.xaxis)
-    return canvas.finish(axes, again[0].unit)
+    names = [f"trial {one.trial.number}{' (baseline)' * (one.trial.origin is Origin.BASELINE)}" for one in again]
+    return canvas.finish(axes, again[0].unit, rows=names)
 
 
 def timeline(trials: Sequence[Trial]) -> Figure:
@@ -144,7 +138,8 @@ def timeline(trials: Sequence[Trial]) -> Figure:
     slots = _slots([(start, end) for _, attempt, start, end in runs if not attempt.nodes])
     lanes = [*nodes, *(f"slot {number}" for number in range(1, max(slots, default=-1) + 2))]
     whole = max(end for *_, end in runs) - begin
-    shown, unit, name = lanes[:MAX_LANES], *_unit(whole)
+    units = ((2 * 3600, 3600.0, "hours"), (120, 60.0, "minutes"), (-inf, 1.0, "seconds"))
+    shown, (_, unit, name) = lanes[:MAX_LANES], next(one for one in units if whole >= one[0])
     canvas.figure_of(axes).set_figheight(max(2.2, 0.22 * len(shown) + 1.4))
     places, labelled, free = {lane: at for at, lane in enumerate(shown)}, set[str](), iter(slots)
     for trial, attempt, start, end in sorted(runs, key=lambda run: run[2]):
@@ -168,28 +163,8 @@ def timeline(trials: Sequence[Trial]) -> Figure:
         if len(runs) <= MAX_LANES and mine[0] in places:
             middle = ((start + end) / 2 - begin) / unit
             axes.text(middle, places[mine[0]], str(trial.number), ha="center", va="center", fontsize=6, color="white")
-    canvas.name_ticks(axes.yaxis, shown, fontsize=7)
-    axes.invert_yaxis()
     more = f" ({len(lanes) - len(shown)} more are not shown)" if len(lanes) > len(shown) else ""
-    return canvas.finish(axes, f"{name} since the first start{more}")
-
-
-def _objective(yardstick: Yardstick, trial: Trial) -> float:
-    assert trial.measurement is not None
-    return yardstick.of(trial.measurement, trial.measurement.step_time_s)
-
-
-def _best_line(axes: Axes, yardstick: Yardstick, first_runs: Sequence[Trial], trials: Sequence[Trial]) -> None:
-    best: list[tuple[int, float]] = []
-    pick = min if yardstick.objective.smaller_is_better else max
-    for trial in sorted(first_runs, key=lambda trial: trial.number):
-        value = _objective(yardstick, trial)
-        best.append((trial.number, pick(best[-1][1], value) if best else value))
-    if best:
-        best.append((max(trial.number for trial in trials), best[-1][1]))
-        axes.step(
-            *zip(*best, strict=True), where="post", color=canvas.BLACK, linewidth=1.2, label="best first run so far"
-        )
+    return canvas.finish(axes, f"{name} since the first start{more}", rows=shown)
 
 
 def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:
@@ -201,9 +176,3 @@ def _slots(spans: Sequence[tuple[float, float]]) -> list[int]:
         free_at[slot:] = [end, *free_at[slot + 1 :]]
         places.append(slot)
     return places
-
-
-def _unit(seconds: float) -> tuple[float, str]:
-    if seconds >= 2 * 3600:
-        return 3600.0, "hours"
-    return (60.0, "minutes") if seconds >= 120 else (1.0, "seconds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -56,10 +56,7 @@ def curves_by_search(title: str, unit: str, searches: Mapping[str, Sequence[Curv
 def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -> Figure:
     """What each knob accounts for, in percent of the speed, by way of counting: a bar for the mean over the runs and a
     dot for each."""
-    means = {
-        way: {knob: sum(values) / len(values) for knob, values in knobs.items() if values}
-        for way, knobs in ways.items()
-    }
+    means = {way: {knob: fmean(values) for knob, values in knobs.items() if values} for way, knobs in ways.items()}
     knobs = list(dict.fromkeys(knob for shares_of in means.values() for knob in shares_of))
     knobs.sort(key=lambda knob: -max(shares_of.get(knob, 0.0) for shares_of in means.values()))
     axes = canvas.new_figure(title, height=max(canvas.HEIGHT, 0.45 * len(knobs) + 1.4))
@@ -75,10 +72,7 @@ def knob_shares(title: str, ways: Mapping[str, Mapping[str, Sequence[float]]]) -
         for height, knob in zip(heights, knobs, strict=True):
             dots = [100 * share for share in ways[way].get(knob, ())]
             axes.plot(dots, [height] * len(dots), "o", color=canvas.BLACK, markersize=2.5)
-    canvas.name_ticks(axes.yaxis, knobs, fontsize=8)
-    axes.invert_yaxis()
-    canvas.plain_numbers(axes.xaxis)
-    return canvas.finish(axes, "mean absolute SHAP value, % of the speed; dots are runs")
+    return canvas.finish(axes, "mean absolute SHAP value, % of the speed; dots are runs", rows=knobs)
 
 
 def published_beside_ours(rows: Sequence[Beside]) -> Figure:
@@ -98,7 +92,4 @@ def published_beside_ours(rows: Sequence[Beside]) -> Figure:
         style: dict[str, Any] = {"fmt": shape, "color": colour, "ecolor": canvas.GREY, "capsize": 2, "markersize": 5}
         canvas.whiskers(axes, heights, [row.ratio for row in some], lying=True, label=way, **style)
     axes.axvline(1, color=canvas.BLACK, linewidth=0.8)
-    canvas.name_ticks(axes.yaxis, names, fontsize=7)
-    axes.invert_yaxis()
-    canvas.plain_numbers(axes.xaxis)
-    return canvas.finish(axes, "ours / published; grey is what the row allows")
+    return canvas.finish(axes, "ours / published; grey is what the row allows", rows=names)

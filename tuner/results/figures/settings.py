@@ -10,17 +10,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED
-from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck
-from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence, value_in
-from meshtune.tuner.results.comparison import Comparison
+from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence, value_in, value_word
 from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked
-from meshtune.tuner.results.sizes import SizePoint
 
 MAX_EFFECTS, MAX_SETTINGS, MAX_CELLS = 20, 8, 400
 # As plots of published scaling have it: a scale with ticks at the sizes themselves.
@@ -48,10 +45,7 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
         style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
         axes.barh(range(len(profiled)), times, left=begin, label=part.replace("_", " "), **style)
         begin = [start + time for start, time in zip(begin, times, strict=True)]
-    canvas.name_ticks(axes.yaxis, [name for name, _ in profiled], fontsize=8)
-    axes.invert_yaxis()
-    canvas.plain_numbers(axes.xaxis)
-    return canvas.finish(axes, "seconds of a step", columns=5)
+    return canvas.finish(axes, "seconds of a step", columns=5, rows=[name for name, _ in profiled])
 
 
 def predicted_against_measured(check: ForecastCheck) -> Figure:
@@ -89,15 +83,9 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
         rows = [row for row, one in enumerate(shown) if one.evidence is evidence]
         if rows:
             gains = [shown[row].gain.times(100) for row in rows]
-            spread = [[one.value - one.low for one in gains], [one.high - one.value for one in gains]]
-            style: dict[str, Any] = {
-                "color": colour,
-                "hatch": hatch,
-                "edgecolor": "white",
-                "ecolor": canvas.BLACK,
-                "capsize": 2,
-            }
-            axes.barh(rows, [one.value for one in gains], xerr=spread, label=str(evidence), height=0.7, **style)
+            style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.7}
+            axes.barh(rows, [one.value for one in gains], label=str(evidence), **style)
+            canvas.whiskers(axes, rows, gains, lying=True, fmt="none", ecolor=canvas.BLACK, capsize=2)
     canvas.name_ticks(axes.yaxis, [" with ".join(map(str, one.moves)) for one in shown], fontsize=8)
     axes.set_ylim(max(len(shown), 6) - 0.4, -0.6)
     axes.axvline(0, color=canvas.BLACK, linewidth=0.8)
@@ -112,25 +100,24 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
     axes = canvas.new_figure(f"Best of each {across} and {up}, {yardstick.unit}", height=1.2 * canvas.HEIGHT)
     axes.grid(False)
     cells: dict[tuple[str, str], list[Trial]] = {}
-    values: tuple[dict[str, object], dict[str, object]] = ({}, {})
+    values: list[dict[str, object]] = [{}, {}]
     for trial in trials:
         if trial.verdict is None or trial.origin is Origin.CONFIRMATION:
             continue
         pair = [value_in(trial.plan, name) for name in (across, up)]
-        names = ["inactive" if value is None else word(value) for value in pair]
+        names = [value_word(value) for value in pair]
         for known, name, value in zip(values, names, pair, strict=True):
             known[name] = value
         cells.setdefault((names[0], names[1]), []).append(trial)
     columns, rows = (_ordered(known) for known in values)
     if not cells or len(columns) * len(rows) > MAX_CELLS:
         return canvas.say(axes, "no trial has ended" if not cells else "there are too many pairs of values to show")
-    pick = min if yardstick.objective.smaller_is_better else max
     grid = np.full((len(rows), len(columns)), np.nan)
     for (column, row), tried in cells.items():
         place = rows.index(row), columns.index(column)
         runs = [one.measurement for one in tried if one.measurement is not None]
         if runs:
-            grid[place] = pick(yardstick.of(one, one.step_time_s) for one in runs)
+            grid[place] = yardstick.best(map(yardstick.of, runs))
         elif any(one.verdict in FAILED for one in tried):
             axes.plot(place[1], place[0], marker="x", color=canvas.GREY, markersize=8)
     better_is_dark = "cividis" if yardstick.objective.smaller_is_better else "cividis_r"
@@ -139,28 +126,11 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
     mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(grid), cmap=better_is_dark, edgecolors="white")
     for (row_at, column_at), value in np.ndenumerate(grid):
         if isfinite(value):
-            dark = float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5
-            text = f"{value:.4g}"
-            axes.text(
-                column_at, row_at, text, ha="center", va="center", fontsize=7, color="white" if dark else canvas.BLACK
-            )
+            colour = "white" if float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5 else canvas.BLACK
+            axes.text(column_at, row_at, f"{value:.4g}", ha="center", va="center", fontsize=7, color=colour)
     canvas.name_ticks(axes.xaxis, columns, fontsize=8)
     canvas.name_ticks(axes.yaxis, rows, fontsize=8)
     return canvas.finish(axes, across, up)
-
-
-def scaling_by_size(points: Sequence[SizePoint]) -> Figure:
-    """The best of each size of a campaign whose knob sizes the jobs: speed of one device over the smallest size's."""
-    return scaling({"measured": [(one.devices, one.efficiency) for one in points]})
-
-
-def scaling_of(comparison: Comparison) -> Figure:
-    """Campaigns at several sizes: efficiency as measured, and as projected from the smallest."""
-    compared = comparison.campaigns
-    measured = [(one.devices, one.efficiency) for one in compared if one.efficiency is not None]
-    shares = [(one.devices, one.projected.efficiency) for one in compared if one.projected is not None]
-    projected = [(devices, share) for devices, share in shares if share is not None]
-    return scaling({"measured": measured, "projected": projected})
 
 
 def scaling(
@@ -187,11 +157,6 @@ def scaling(
 
 
 def _ordered(known: Mapping[str, object]) -> list[str]:
-    return sorted(known, key=lambda name: _order(known[name]))
-
-
-def _order(value: object) -> tuple[int, float, str]:
     """Numbers by size, before words."""
-    if isinstance(value, (int, float)):
-        return (0, float(value), "")
-    return (1, 0.0, str(value))
+    numbers = {name: value for name, value in known.items() if isinstance(value, (int, float))}
+    return [*sorted(numbers, key=numbers.__getitem__), *sorted(known.keys() - numbers)]

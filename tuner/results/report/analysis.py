@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import percent
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
-from meshtune.tuner.results.analysis.memory_failures import KnobMemory, memory_failures
+from meshtune.tuner.results.analysis.knob_effects import value_word
+from meshtune.tuner.results.analysis.memory_failures import memory_failures
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.report.page import PageTable, Section, drawn
 
@@ -49,7 +49,9 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
     if not knobs:
         prose.append("Nothing ran out of memory, or everything did: no knob can be named for it.")
         return Section(heading="Failures", prose=prose, pictures=pictures)
-    prose += [f"Out of memory goes with {_worst(knob)}." for knob in knobs[:1]]
+    worst = max(knobs[0].values, key=lambda one: (one.share, one.plans))
+    counts = f"{worst.oom} of the {worst.plans} plans that had it"
+    prose.append(f"Out of memory goes with {knobs[0].knob} = {value_word(worst.value)} the most: {counts}.")
     culprits = ((knob.knob, one) for knob in knobs for one in knob.culprits)
     for _, one in islice(culprits, MAX_CULPRITS):
         against = f", and the other way round in {one.against}" if one.against else ""
@@ -66,12 +68,6 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
     caption = "How much of what ran out of memory and what fitted the value of one knob tells (eta squared)"
     tables = [PageTable(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
     return Section(heading="Failures", prose=prose, pictures=pictures, tables=tables)
-
-
-def _worst(knob: KnobMemory) -> str:
-    value = max(knob.values, key=lambda one: (one.share, one.plans))
-    shown = "inactive" if value.value is None else word(value.value)
-    return f"{knob.knob} = {shown} the most: {value.oom} of the {value.plans} plans that had it"
 
 
 def forecast_section(analysis: Analysis) -> Section:

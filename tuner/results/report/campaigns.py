@@ -14,7 +14,7 @@ from meshtune.runners.hardware import kinds_text
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.spec import Budget, document_of, space_of
+from meshtune.tuner.campaign.spec import document_of, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate, gibibytes, moment, number, percent, seconds
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
@@ -78,6 +78,12 @@ def _asked(campaign: Campaign, space: Space) -> Section:
     spec, cluster = campaign.spec, campaign.spec.cluster
     batch = "free" if spec.global_batch_size is None else f"{spec.global_batch_size:,} sequences"
     size = f": {spec.model.parameters / 1e9:,.4g} billion parameters" * spec.model.known
+    budget = spec.budget
+    limits = [
+        (budget.trials, f"{budget.trials} trials"),
+        (budget.wall_time_s, f"{seconds(budget.wall_time_s or 0)} of work"),
+        (budget.device_hours, f"{number(budget.device_hours or 0)} device-hours"),
+    ]
     rows = [
         ("model", f"{spec.model.name}{size}"),
         ("cluster", f"{cluster.name}: {cluster.nodes:,} nodes of {cluster.devices_per_node} {cluster.device.name}"),
@@ -85,7 +91,7 @@ def _asked(campaign: Campaign, space: Space) -> Section:
         ("objective", f"{spec.objective}: {spec.model.worded(spec.objective.words)}"),
         ("searched", f"{space.plans:,} legal plans of {space.combinations:,} combinations"),
         ("search", spec.search.kind),
-        ("budget", _budget(spec.budget)),
+        ("budget", ", ".join(words for given, words in limits if given is not None)),
         ("runs by", f"runner {spec.runner.kind}, workload {spec.workload.kind}"),
         ("baseline", "none" if spec.baseline is None else spec.baseline.key),
         ("owner", " of the project ".join(name for name in (campaign.owner or "command line", spec.project) if name)),
@@ -170,24 +176,21 @@ def _parts(winners: Winners, ranking: Sequence[Ranked]) -> Section:
 
 
 def _again(ranking: Sequence[Ranked]) -> Section:
-    again = [entry for entry in ranking if entry.confirmation is not None]
+    again = [(entry, known) for entry in ranking if (known := entry.confirmation) is not None]
     if not again:
         return Section(heading="Second runs", prose=["No plan has a second run."])
     columns = ("trial", "plan", "second runs", "first run", "mean of second runs", "change")
     rows = []
-    for entry in again:
-        confirmation = entry.confirmation
-        assert confirmation is not None
+    for entry, confirmation in again:
         change = f"failed: {confirmation.trial.verdict}" if entry.failed_again else NONE
         if confirmation.change is not None:
             change = f"{100 * confirmation.change:+.1f} %"
         value = NONE if confirmation.change is None else _interval(entry.objective)
-        runs = str(confirmation.runs)
-        rows.append((str(entry.trial.number), entry.trial.plan.key, runs, number(entry.first_run.value), value, change))
-    prose = ["First runs chose these plans, so the best of them are fast by luck too; their second runs tell."]
+        about = (str(entry.trial.number), entry.trial.plan_key, str(confirmation.runs))
+        rows.append((*about, number(entry.first_run.value), value, change))
     return Section(
         heading="Second runs",
-        prose=prose,
+        prose=["First runs chose these plans, so the best of them are fast by luck too; their second runs tell."],
         pictures=[drawn(progress.second_runs(ranking), "First and second runs")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
     )
@@ -205,7 +208,7 @@ def _scaling(points: Sequence[SizePoint]) -> Section:
     return Section(
         heading="Scaling",
         prose=["The best measured plan of each size; efficiency is speed per device over that of the smallest size."],
-        pictures=[drawn(settings.scaling_by_size(points), "Scaling")],
+        pictures=[drawn(settings.scaling({"measured": [(one.devices, one.efficiency) for one in points]}), "Scaling")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
     )
 
@@ -228,33 +231,20 @@ def _environment(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis
 
 def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
     yardstick = yardstick_of(campaign.spec)
-    columns = (
-        "trial",
-        "by",
-        "outcome",
-        "plan",
-        yardstick.unit,
-        "step",
-        "expected",
-        "fits",
-        "memory",
-        "node",
-        "reason",
-    )
+    columns = f"trial|by|outcome|plan|{yardstick.unit}|step|expected|fits|memory|node|reason".split("|")
     rows = []
     for trial in trials:
         measured, expected, outcome = trial.measurement, trial.expectation, trial.outcome
-        peak = None if measured is None else measured.fullest_rank_bytes
         ended = str(trial.verdict or trial.state).replace("_", " ")
         failure = "" if outcome is None or outcome.failure is None else f" ({outcome.failure})".replace("_", " ")
         rows.append(
             (
                 *(str(trial.number), str(trial.origin), ended + failure, trial.plan.key),
-                NONE if measured is None else number(yardstick.of(measured, measured.step_time_s)),
+                NONE if measured is None else number(yardstick.of(measured)),
                 NONE if measured is None else seconds(measured.step_time_s),
                 NONE if expected is None else seconds(expected.step_time_s),
                 NONE if expected is None else percent(expected.p_fits),
-                _gibibytes(peak),
+                _gibibytes(getattr(measured, "fullest_rank_bytes", None)),
                 " ".join(trial.last.nodes[:2]) + (" ..." if len(trial.last.nodes) > 2 else ""),
                 "" if outcome is None or measured is not None else outcome.reason[:200],
             )
@@ -283,7 +273,12 @@ def _comparison_section(comparison: Comparison) -> Section:
                 NONE if projected is None else projected.percent_text(),
             )
         )
-    picture = drawn(settings.scaling_of(comparison), "Scaling over the campaigns")
+    shares: dict[str, list[tuple[int, Estimate | None]]] = {
+        "measured": [(one.devices, one.efficiency) for one in comparison.campaigns],
+        "projected": [(one.devices, getattr(one.projected, "efficiency", None)) for one in comparison.campaigns],
+    }
+    known = {name: [(at, share) for at, share in some if share is not None] for name, some in shares.items()}
+    picture = drawn(settings.scaling(known), "Scaling over the campaigns")
     return Section(
         heading="Campaigns side by side",
         level=1,
@@ -295,15 +290,6 @@ def _comparison_section(comparison: Comparison) -> Section:
         pictures=[picture] if len({one.devices for one in comparison.campaigns if one.efficiency}) > 1 else [],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({1, 2, 5, 6, 7}))],
     )
-
-
-def _budget(budget: Budget) -> str:
-    limits = [
-        *([] if budget.trials is None else [f"{budget.trials} trials"]),
-        *([] if budget.wall_time_s is None else [f"{seconds(budget.wall_time_s)} of work"]),
-        *([] if budget.device_hours is None else [f"{number(budget.device_hours)} device-hours"]),
-    ]
-    return ", ".join(limits)
 
 
 def _interval(value: Estimate) -> str:
