@@ -4,7 +4,7 @@ The output is passed on unchanged. Whatever counts in it (a progress bar, `step 
 step takes the time between two arrivals over the steps between them, so that no word of time is needed. A program of
 torch has its optimizer steps told by `runners.report`, which its interpreter finds in PYTHONPATH; they count more than
 what it prints. Elsewhere a number counts optimizer steps (passes of one, where a program that accumulates gradients
-prints those: that is seen only where it prints both), and the form `[640/60000 (1%)]` samples of one rank.
+prints those: that is seen only where it prints both).
 
 With the standard library alone, but for a spec's own patterns."""
 
@@ -49,7 +49,6 @@ _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
     for level, pattern in (
         (0, r"\[meshtune\] step (\d{1,15})()(?: loss (\S+))?"),
         (1, r"\[meshtune\] optimizer step (\d{1,15})()"),
-        (2, r"\[\s*(\d{1,15})/(\d+) \(\s*\d+%\)\]"),  # samples: examples of torch
         (2, r"\|\s*(\d{1,15})/(\d+) \[[^]]*(?:(?:it|step|batch|iter)\w*/s|s/(?:it|step|batch|iter))"),  # tqdm
         (2, r"(?:^|: )(\d{1,15})()it \[\d+:\d"),  # tqdm without a total
         (2, rf"{_STEP}(?:\s*/\s*(\d+))?"),
@@ -58,7 +57,6 @@ _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
         (3, r"()()['\"]loss['\"]\s*:"),
     )
 ]
-_SAMPLES = _FORMS[2][1]
 # Before a count: what else a program counts; but for the name of a file.
 _OTHER = re.compile(
     r"(?i)(?<![\w./])(?:eval|valid|test|sanity|load|download|tokeniz|map\b|val\b|filter|generat|sav)"
@@ -75,7 +73,6 @@ class Counter:
     number, as far as told."""
 
     level: int
-    counts_samples: bool
     number: int
     at: float
     spans: list[tuple[float, int]] = field(default_factory=list)
@@ -114,7 +111,7 @@ class Output:
         self.memory: dict[int, int] = {}
         # Whether the optimizers of a process of torch are timed.
         self.has_reporter = False
-        self._micro, self._passes = plan["micro_batch_size"], plan["grad_accum_steps"]
+        self._passes = plan["grad_accum_steps"]
         self._patterns: Any = None
         if patterns:
             from meshtune.runners.programs.log_patterns import Patterns  # of jobs that have it, for RE2
@@ -127,9 +124,9 @@ class Output:
         for level, number, name, match in self._counts(words):
             if len(self.counters) == _MOST and (rank, name) not in self.counters:
                 continue
-            new = Counter(level, match is not None and match.re is _SAMPLES, number or 0, now)
-            counter = self.counters.setdefault((rank, name), new)
-            if counter is not new:
+            if (counter := self.counters.get((rank, name))) is None:
+                counter = self.counters[rank, name] = Counter(level, number or 0, now)
+            else:
                 counter.take(counter.number + 1 if number is None else number, now)
             if level == 0 and match is not None and match[3]:
                 counter.losses[counter.number] = float(match[3])
@@ -169,10 +166,8 @@ class Output:
 
     def step_times_s(self) -> list[float]:
         """Of every time that the count of the steps grew, the mean of the steps between."""
-        if (steps := self.steps()) is None:
-            return []
-        samples = steps.counts_samples and all(grown % self._micro == 0 for _, grown in steps.spans)
-        return [seconds / grown * (self._micro * self._passes if samples else 1) for seconds, grown in steps.spans]
+        steps = self.steps()
+        return [seconds / grown for seconds, grown in steps.spans] if steps else []
 
 
 @dataclass(slots=True)

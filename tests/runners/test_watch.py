@@ -68,7 +68,7 @@ def steps_of(outcome: Outcome | None) -> float:
 
 
 def test_a_rank_that_is_behind_begins_nothing_anew():
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    output = Output({"grad_accum_steps": 1}, {})
     for at, number in enumerate((10, 11, 10, 12, 11, 13, 12, 14, 1, 2, 3)):
         output.take(f"step {number}", float(at))
     steps = output.steps()
@@ -95,7 +95,7 @@ BAR_OF_TWO = "{}: 50%|#####     | {}/100 [00:01<00:01, {}"
     ],
 )
 def test_lines_of_programs_count(line):
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    output = Output({"grad_accum_steps": 1}, {})
     for number in range(1, 6):
         output.take(line.format(number), float(number))
     steps = output.steps()
@@ -117,7 +117,7 @@ def test_lines_of_programs_count(line):
     ],
 )
 def test_what_else_programs_count_is_no_step(line):
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    output = Output({"grad_accum_steps": 1}, {})
     for number in range(1, 6):
         output.take(line.format(number, number), float(number))
     assert output.steps() is None
@@ -175,12 +175,6 @@ while True:
             step_of(0.01)
             print(f"evaluating [{part + 1}/3]", "eval_loss: 3.0")
 """
-SAMPLES = """
-for batch in range(100000):
-    if batch % 2 == 0:
-        print(f"Train Epoch: 1 [{batch * 4}/60000 ({batch * 4 // 600}%)]\\tLoss: 2.3")
-    step_of(0.02)
-"""
 MARKED = """
 for step in range(100000):
     step_of(0.05)
@@ -196,8 +190,6 @@ for step in range(100000):
         (LOSSES, 0.05, (), {}),
         (LOSSES, 0.05, (8.5, 7.5, 6.5, 5.5), {"log": {"step": r"iteration +(\d+)", "loss": r"\| loss: ([\d.]+)"}}),
         (REPORTED, 0.05, (8.5, 7.5, 6.5, 5.5), {}),
-        # 4 samples of a rank in a pass, and 2 passes in a step.
-        (SAMPLES, 0.04, (), {"plan": Plan(dp=1, micro_batch_size=4, grad_accum_steps=2)}),
         (MARKED, 0.05, (), {"log": {"step_time_ms": r"done: (\d+)"}}),
         (MARKED, 0.005, (), {"log": {"step": r"done: (\d+)"}}),
     ],
@@ -429,7 +421,7 @@ def test_a_program_of_its_own_log_is_watched_alike():
 
 
 def test_a_bar_of_passes_is_no_count_of_steps_while_optimizer_steps_are_awaited():
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 8}, {})
+    output = Output({"grad_accum_steps": 8}, {})
     output.take(report.TIMES, 0.0)
     for number in range(1, 16):
         output.take(f"{number}%|#| {number}/100 [00:01<00:01, 9.00it/s]", float(number))
@@ -440,7 +432,7 @@ def test_a_bar_of_passes_is_no_count_of_steps_while_optimizer_steps_are_awaited(
 
 
 def test_a_bar_counts_where_no_optimizer_steps_though_two_would_have():
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 8}, {})
+    output = Output({"grad_accum_steps": 8}, {})
     output.take(report.TIMES, 0.0)
     for number in range(1, 20):
         output.take(f"{number}%|#| {number}/100 [00:01<00:01, 9.00it/s]", float(number))
