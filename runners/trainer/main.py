@@ -49,11 +49,7 @@ def run_gang(job: TrainerJob, directory: Path, run_rank: Callable[[int], int]) -
         for path in directory.glob(stale):
             path.unlink()
     spec = JobSpec(
-        name=job.name,
-        command=(),
-        directory=directory.resolve(),
-        devices_per_node=job.plan.world_size,
-        time_limit_s=inf,
+        name=job.name, command=(), directory=directory.resolve(), devices_per_node=job.plan.world_size, time_limit_s=inf
     )
     gang = supervisor.run_gang(spec, lambda _: run_rank(int(os.environ["RANK"])))
     summary, exit_status = summarize(directory, gang.death)

@@ -55,12 +55,7 @@ def render_service() -> dict[str, Any]:
     """The headless Service; one for all jobs of a namespace."""
     # Pods meet before any of them is ready.
     spec = {"clusterIP": "None", "selector": MANAGED, "publishNotReadyAddresses": True}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": SERVICE, "labels": MANAGED},
-        "spec": spec,
-    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVICE, "labels": MANAGED}, "spec": spec}
 
 
 def render_job(spec: JobSpec, options: KubernetesOptions, user: User) -> dict[str, Any]:
@@ -81,10 +76,7 @@ def render_job(spec: JobSpec, options: KubernetesOptions, user: User) -> dict[st
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": options.keep_s,
             **({"suspend": True} if options.queue else {}),
-            "template": {
-                "metadata": {"labels": labels, "annotations": notes},
-                "spec": _pod(spec, name, options, user),
-            },
+            "template": {"metadata": {"labels": labels, "annotations": notes}, "spec": _pod(spec, name, options, user)},
         },
     }
 
