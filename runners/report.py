@@ -63,7 +63,7 @@ MAX_LOSSES = 4
 _ORIGINAL: Sequence[str] = getattr(sys, "orig_argv", sys.argv)
 # A job finds 1 in them unless somebody sets them.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# What each cause of a failure is called in the result file.
+# What each cause of a failure is called in the result file. A hang is late: it would have reached its time limit.
 VERDICTS = {
     "oom": "oom",
     "illegal_setting": "illegal",

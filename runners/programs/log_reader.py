@@ -36,9 +36,9 @@ from meshtune.runners.programs.workloads.base import (
     outcome_without_result,
     read_context,
 )
+from meshtune.runners.report import MAX_LOSSES
 from meshtune.search_spaces.knob_values import KnobValue
 
-MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
 _BLAMED = re.compile(r"^rank (\d+) ")
 _MAX_BYTES = 2.0**32  # in any unit: what no device has

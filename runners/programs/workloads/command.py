@@ -179,9 +179,9 @@ class CommandWorkload(Workload):
     def capabilities(self) -> Capabilities:
         able = capabilities_of(self._fixed, self._told)
         pads = self.framework.vocab_multiple > 1
-        words = any(choice.axis == "recompute" for choice in self._choices)
-        rules = (*able.rules, *worded_rules(self._choices))
-        return replace(able, uneven_vocab=pads, recompute_of_script=not words, rules=rules)
+        axes = sorted({choice.axis for choice in self._choices})
+        rules = (*able.rules, *(_worded_rule(axis, self._choices) for axis in axes))
+        return replace(able, uneven_vocab=pads, recompute_of_script="recompute" not in axes, rules=rules)
 
     @property
     def framework(self) -> FrameworkProfile:
@@ -538,15 +538,9 @@ def _rule(name: str, value: Any) -> Constraint:
     )
 
 
-def worded_rules(choices: Collection[Choice]) -> tuple[Constraint, ...]:
-    """The rules that a plan has values that the configuration files have words for, one of each axis."""
-    return tuple(
-        _worded_rule(axis, [choice.words.keys() for choice in choices if choice.axis == axis])
-        for axis in sorted({choice.axis for choice in choices})
-    )
-
-
-def _worded_rule(axis: str, worded: Sequence[Collection[str]]) -> Constraint:
+def _worded_rule(axis: str, choices: Collection[Choice]) -> Constraint:
+    """The rule that a plan has a value of the axis that all choices have words for."""
+    worded = [choice.words for choice in choices if choice.axis == axis]
     values = [value for value in worded[0] if all(value in others for others in worded)]
     codes = [code_of(axis, value) for value in values]
     return Constraint(
