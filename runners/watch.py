@@ -121,23 +121,23 @@ class Output:
     def take(self, line: str, now: float) -> None:
         rank, words = untagged(line)
         self.has_reporter = self.has_reporter or report.TIMES in words
-        for level, number, name, match in self._counts(words):
+        for level, number, name, loss in self._counts(words):
             if len(self.counters) == _MOST and (rank, name) not in self.counters:
                 continue
             if (counter := self.counters.get((rank, name))) is None:
                 counter = self.counters[rank, name] = Counter(level, number or 0, now)
             else:
                 counter.take(counter.number + 1 if number is None else number, now)
-            if level == 0 and match is not None and match[3]:
-                counter.losses[counter.number] = float(match[3])
-        if (own := self.counters.get((rank, "log"))) and (loss := self._patterns.find("loss", words)):
-            own.losses[own.number] = loss.value
+            if loss:
+                counter.losses[counter.number] = float(loss)
+        if (own := self.counters.get((rank, "log"))) and (found := self._patterns.find("loss", words)):
+            own.losses[own.number] = found.value
         if memory := _MEMORY.search(words):
             unit = (1024 if memory[3] else 1000) ** ("KMG".index(memory[2].upper()) + 1)
             self.memory[rank or 0] = max(self.memory.get(rank or 0, 0), round(float(memory[1]) * unit))
 
-    def _counts(self, words: str) -> Iterator[tuple[int, int | None, object, re.Match[str] | None]]:
-        """What counts in a line: its level, its number (None: each line is a step), its name, what shows it."""
+    def _counts(self, words: str) -> Iterator[tuple[int, int | None, object, str | None]]:
+        """What counts in a line: its level, its number (None: each line is a step), its name, a Reporter's loss."""
         if self._patterns is not None:
             if found := self._patterns.find(self._patterns.counting, words):
                 yield 0, int(found.value) if self._patterns.counting == "step" else None, "log", None
@@ -147,7 +147,7 @@ class Output:
                 before = words[: match.start()][-_BEFORE:] if level > 1 else ""
                 if not _OTHER.search(before):
                     name = form, match[2], re.sub("[^A-Za-z]+", "", before)
-                    yield level, int(match[1]) if match[1] else None, name, match
+                    yield level, int(match[1]) if match[1] else None, name, match[3] if level == 0 else None
 
     def steps(self) -> Counter | None:
         """What counts the steps: of the lowest level, what grows most often of what grows most of the time. Of two, one

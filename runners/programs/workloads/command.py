@@ -316,8 +316,7 @@ class CommandWorkload(Workload):
         """Those of one element of the command: a template is one, a choice as many as the value has."""
         if (choice := self._in_command.get(path)) is None:
             return [self._templates[path].fill(values)]
-        chosen = choice.words_for(values, path)
-        return [] if chosen is None else [word(each) for each in (chosen if isinstance(chosen, list) else [chosen])]
+        return list(map(word, _chosen(choice.words_for(values, path))))
 
     def _started(self, command: tuple[str, ...], added: Sequence[str]) -> tuple[str, ...]:
         """The command with the arguments that knobs add, started where it is to start."""
@@ -389,23 +388,21 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
 
 def _choices(command: Sequence[str | Mapping[str, Any]] | str) -> dict[str, Choice]:
     """The choices among the elements of a command, by path. Raises InvalidValue."""
-    found, checks = dict[str, Choice](), Checks()
-    for index, part in enumerate(command):
-        if not isinstance(part, Mapping):
-            continue
-        path, example = f"command.{index}", '{"{recompute}": {none: null, full: --checkpoint}}'
-        if (choice := parse_choice(part, path)) is None:
-            checks.require(False, path, f"must be a text, a number or a choice such as {example}, not {part!r}")
-            continue
-        found[path] = choice
-        for value, words in choice.words.items():
-            fit = all(
-                isinstance(each, str | int | float) for each in (words if isinstance(words, list) else [words or ""])
-            )
-            told = f"must be null, a word or a list of words, not {words!r}"
-            checks.require(fit, f"{path}.{value}", told)
+    parts = {f"command.{index}": part for index, part in enumerate(command) if isinstance(part, Mapping)}
+    found, checks = {path: parse_choice(part, path) for path, part in parts.items()}, Checks()
+    for path, choice in found.items():
+        told = 'must be a text, a number or a choice such as {"{recompute}": {none: null, full: --checkpoint}}'
+        checks.require(choice is not None, path, f"{told}, not {parts[path]!r}")
+        for value, words in choice.words.items() if choice else ():
+            fit = all(isinstance(each, str | int | float) for each in _chosen(words))
+            checks.require(fit, f"{path}.{value}", f"must be null, a word or a list of words, not {words!r}")
     checks.done()
-    return found
+    return {path: choice for path, choice in found.items() if choice is not None}
+
+
+def _chosen(words: Any) -> list[Any]:
+    """The words that a choice has for a value: null, one, or a list of them."""
+    return words if isinstance(words, list) else [] if words is None else [words]
 
 
 def _trial_texts(options: CommandOptions) -> dict[str, str]:
@@ -474,14 +471,11 @@ _BATCH = ("micro_batch_size", "grad_accum_steps", "global_batch_size")
 def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, Any]:
     """The fields of the plan that the script is not told, with the values that it has built in, by default Plan's.
     told: its placeholders. Raises InvalidValue."""
-    problems = []
+    checks = Checks()
     for name in fixed:
-        if name not in _FIXABLE:
-            problems.append(Problem(f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"))
-        elif name in told:
-            problems.append(Problem(f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}"))
-    if problems:
-        raise InvalidValue(problems)
+        if checks.require(name in _FIXABLE, f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"):
+            checks.require(name not in told, f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}")
+    checks.done()
     with problems_as(InvalidValue, "fixed"):
         plan = Plan(**fixed)
     known = set(told)
