@@ -161,19 +161,19 @@ class CommandWorkload(Workload):
         options, told = self._options, {choice.axis for choice in self._choices}
         own = [path for path in self._templates if path not in self._trial]
         told |= {name for path in own for name in self._templates[path].names}
-        alone = [(path, name) for path in self._trial for name in self._templates[path].names & _AXES - told]
+        checks = Checks()
+        for path in self._trial:
+            for name in self._templates[path].names & _AXES - told:
+                checks.require(False, path, f"{{{name}}} stands here and nowhere else, {_ALONE}")
         words = list(map(str, words_of(options.command)))
         left = " ".join(laid_over(words, _trial_changes(options, self._trial.__getitem__)))
         gone = {name for name in _AXES if f"{{{name}}}" in " ".join(words) and f"{{{name}}}" not in left}
         for config in options.configs.values():
             set_here = [key for key in config.set if any(overlap(key, other) for other in config.trial)]
             gone |= _AXES & {name for key in set_here for name in re.findall(r"{(\w+)}", str(config.set[key]))}
-        problems = [Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}") for path, name in alone]
-        problems += [
-            Problem("trial_arguments", f"takes {{{name}}} away, which trials are to be told") for name in sorted(gone)
-        ]
-        if problems:
-            raise InvalidValue(problems)
+        for name in sorted(gone):
+            checks.require(False, "trial_arguments", f"takes {{{name}}} away, which trials are to be told")
+        checks.done()
 
     @property
     def capabilities(self) -> Capabilities:

@@ -68,25 +68,17 @@ class _Moved(torch.autograd.Function):
         return back(gradients[0], *ctx.how), None, None, None, None
 
 
-class _Shared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return sum_over(ctx.group, gradients[0]), None
-
-
 class _Summed(torch.autograd.Function):
+    """The sum over the ranks, or `x` itself, whose gradients are summed."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
-        return sum_over(group, x)
+    def forward(ctx: Any, x: Tensor, group: str, shared: bool) -> Tensor:
+        ctx.group, ctx.shared = group, shared
+        return x.view_as(x) if shared else sum_over(group, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0], None
+        return sum_over(ctx.group, gradients[0]) if ctx.shared else gradients[0], None, None
 
 
 def gathered(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
@@ -99,7 +91,7 @@ def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Te
     """All tokens, for weights that are cut."""
     if sequence_parallel:
         return gathered(x, group, SEQUENCE)
-    out: Tensor = _Shared.apply(x, group.group_name)  # type: ignore[no-untyped-call]
+    out: Tensor = _Summed.apply(x, group.group_name, True)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -108,7 +100,7 @@ def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Te
     if sequence_parallel:
         part: Tensor = _Moved.apply(x, False, group.group_name, group.size(), SEQUENCE)  # type: ignore[no-untyped-call]
         return part
-    out: Tensor = _Summed.apply(x, group.group_name)  # type: ignore[no-untyped-call]
+    out: Tensor = _Summed.apply(x, group.group_name, False)  # type: ignore[no-untyped-call]
     return out
 
 
