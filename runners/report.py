@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import runpy
 import sys
 import time
@@ -62,7 +63,7 @@ MAX_LOSSES = 4
 _ORIGINAL: Sequence[str] = getattr(sys, "orig_argv", sys.argv)
 # A job finds 1 in them unless somebody sets them.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# What each cause of a failure is called in the result file.
+# What each cause of a failure is called in the result file. A hang is late: it would have reached its time limit.
 VERDICTS = {
     "oom": "oom",
     "illegal_setting": "illegal",
@@ -78,7 +79,7 @@ class Reporter:
     """Times the steps of a loop: from its own creation, or the last `step`, to the next one."""
 
     # What one step is called in the log.
-    _unit = "step"
+    unit = "step"
 
     def __init__(self) -> None:
         self.steps_wanted = 0 if WATCHED in os.environ else int(os.environ.get(STEPS, "0"))
@@ -105,7 +106,7 @@ class Reporter:
         if WATCHED in os.environ and _rank() == 0:
             loss_words = "" if loss is None else f" loss {loss}"
             # Whole, and past whatever a script made of sys.stderr.
-            os.write(2, f"[meshtune] {self._unit} {len(self.step_times_s)}{loss_words}\n".encode())
+            os.write(2, f"[meshtune] {self.unit} {len(self.step_times_s)}{loss_words}\n".encode())
 
     def done(self, **more: Any) -> None:
         """Report what was timed. more: as for `report`."""
@@ -158,11 +159,6 @@ class TrainerReport:
         self._reporter.done(peak_memory_bytes=_peaks(sys.modules["torch"]), software=software)
 
 
-class _OptimizerReporter(Reporter):
-    # A script's own Reporter counts more.
-    _unit = "optimizer step"
-
-
 class _LoopReport:
     """Times the steps of the first optimizer that steps, where no Trainer does, and ends the process once the job has
     taken as many as it was to take. DeepSpeed calls optimizers several times a step: its engine counts in their place.
@@ -170,7 +166,8 @@ class _LoopReport:
 
     def __init__(self) -> None:
         self._report = TrainerReport()
-        self._report._reporter = _OptimizerReporter()
+        # A script's own Reporter counts more.
+        self._report._reporter.unit = "optimizer step"
         self._timed: Any = None
         self._has_engine = False
         self.should_training_stop = False
@@ -300,8 +297,9 @@ def write_measurement(
         "warmup_times_s": list(step_times_s[:warmup]),
         **more,
     }
-    reported = {name: _plain(value) for name, value in dict(more.get("knobs") or {}).items()}
-    if seen := {**seen_knobs(context), **reported}:
+    # Of the knobs that the job was told, what this process can look at.
+    seen = {name: value for name, knob in context.get("knobs", {}).items() for value in _seen(knob, context)}
+    if seen := seen | {name: _plain(value) for name, value in dict(more.get("knobs") or {}).items()}:
         measurement["knobs"] = seen
     _write({"verdict": "ok", "reason": reason, "measurement": measurement}, publish)
 
@@ -318,12 +316,6 @@ def report_failure(cause: str, reason: str, phase: str | None = None) -> None:
         _write(document, os.link)
 
 
-def seen_knobs(context: Any) -> dict[str, Any]:
-    """What this process sees of the knobs that its job was told, by name; None for one that did not arrive. Left out
-    are those that it cannot look at. context: of the job, as in its folder."""
-    return {name: value for name, knob in context.get("knobs", {}).items() for value in _seen(knob, context)}
-
-
 def seen_variable(knob: Any, environment: Mapping[str, str]) -> Any:
     """What the environment has for a knob that is told by a variable; None where it did not arrive."""
     text = environment.get(knob["place"])
@@ -333,7 +325,7 @@ def seen_variable(knob: Any, environment: Mapping[str, str]) -> Any:
 
 
 def _seen(knob: Any, context: Any) -> list[Any]:
-    """What is seen of one knob: one value, or none."""
+    """What this process sees of one knob: its value, None where it did not arrive; empty where it cannot look."""
     if knob["way"] == "env":
         return [seen_variable(knob, os.environ)]
     if knob["way"] == "argument":
@@ -353,33 +345,14 @@ def _value(knob: Any, text: str | None) -> Any:
 
 def _argument(argument: str, line: Sequence[str]) -> str | None:
     """What stands in a command line for {value} in an argument, of the last one; empty for one without it. None: it
-    does not stand there."""
-    words = argument.split()
-    forms = [words]
-    if len(words) == 2 and words[1] == "{value}":
-        forms.append([f"{words[0]}={{value}}"])
-    elif len(words) == 1 and words[0].endswith("={value}"):
-        forms.append([words[0][: -len("={value}")], "{value}"])
-    for start in reversed(range(len(line))):
-        for form in forms:
-            if (text := _match(form, line[start : start + len(form)])) is not None:
-                return text
-    return None
-
-
-def _match(form: Sequence[str], words: Sequence[str]) -> str | None:
-    text = ""
-    if len(form) != len(words):
-        return None
-    for wanted, word in zip(form, words):  # noqa: B905  # of one length
-        before, has_value, after = wanted.partition("{value}")
-        if not has_value and word != wanted:
-            return None
-        if has_value:
-            if not (word.startswith(before) and word.endswith(after) and len(word) >= len(before) + len(after)):
-                return None
-            text = word[len(before) : len(word) - len(after)]
-    return text
+    does not stand there. `--name value` and `--name=value` are the same."""
+    words = "\0".join(argument.split())
+    pattern = r"([^\0]*)".join(map(re.escape, words.split("{value}")))
+    if named := re.fullmatch(r"([^\0]+?)[=\0]\{value\}", words):
+        pattern = rf"{re.escape(named[1])}[=\0]([^\0]*)"
+    places = re.finditer(rf"(?<![^\0]){pattern}(?![^\0])", "\0".join(line))
+    values = [place[1] if place.re.groups else "" for place in places]
+    return values[-1] if values else None
 
 
 def _is_of(command: Sequence[str]) -> bool:

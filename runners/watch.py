@@ -4,7 +4,7 @@ The output is passed on unchanged. Whatever counts in it (a progress bar, `step 
 step takes the time between two arrivals over the steps between them, so that no word of time is needed. A program of
 torch has its optimizer steps told by `runners.report`, which its interpreter finds in PYTHONPATH; they count more than
 what it prints. Elsewhere a number counts optimizer steps (passes of one, where a program that accumulates gradients
-prints those: that is seen only where it prints both), and the form `[640/60000 (1%)]` samples of one rank.
+prints those: that is seen only where it prints both).
 
 With the standard library alone, but for a spec's own patterns."""
 
@@ -49,7 +49,6 @@ _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
     for level, pattern in (
         (0, r"\[meshtune\] step (\d{1,15})()(?: loss (\S+))?"),
         (1, r"\[meshtune\] optimizer step (\d{1,15})()"),
-        (2, r"\[\s*(\d{1,15})/(\d+) \(\s*\d+%\)\]"),  # samples: examples of torch
         (2, r"\|\s*(\d{1,15})/(\d+) \[[^]]*(?:(?:it|step|batch|iter)\w*/s|s/(?:it|step|batch|iter))"),  # tqdm
         (2, r"(?:^|: )(\d{1,15})()it \[\d+:\d"),  # tqdm without a total
         (2, rf"{_STEP}(?:\s*/\s*(\d+))?"),
@@ -58,7 +57,6 @@ _FORMS: Sequence[tuple[int, re.Pattern[str]]] = [
         (3, r"()()['\"]loss['\"]\s*:"),
     )
 ]
-_SAMPLES = _FORMS[2][1]
 # Before a count: what else a program counts; but for the name of a file.
 _OTHER = re.compile(
     r"(?i)(?<![\w./])(?:eval|valid|test|sanity|load|download|tokeniz|map\b|val\b|filter|generat|sav)"
@@ -75,7 +73,6 @@ class Counter:
     number, as far as told."""
 
     level: int
-    counts_samples: bool
     number: int
     at: float
     spans: list[tuple[float, int]] = field(default_factory=list)
@@ -114,7 +111,7 @@ class Output:
         self.memory: dict[int, int] = {}
         # Whether the optimizers of a process of torch are timed.
         self.has_reporter = False
-        self._micro, self._passes = plan["micro_batch_size"], plan["grad_accum_steps"]
+        self._passes = plan["grad_accum_steps"]
         self._patterns: Any = None
         if patterns:
             from meshtune.runners.programs.log_patterns import Patterns  # of jobs that have it, for RE2
@@ -124,23 +121,23 @@ class Output:
     def take(self, line: str, now: float) -> None:
         rank, words = untagged(line)
         self.has_reporter = self.has_reporter or report.TIMES in words
-        for level, number, name, match in self._counts(words):
+        for level, number, name, loss in self._counts(words):
             if len(self.counters) == _MOST and (rank, name) not in self.counters:
                 continue
-            new = Counter(level, match is not None and match.re is _SAMPLES, number or 0, now)
-            counter = self.counters.setdefault((rank, name), new)
-            if counter is not new:
+            if (counter := self.counters.get((rank, name))) is None:
+                counter = self.counters[rank, name] = Counter(level, number or 0, now)
+            else:
                 counter.take(counter.number + 1 if number is None else number, now)
-            if level == 0 and match is not None and match[3]:
-                counter.losses[counter.number] = float(match[3])
-        if (own := self.counters.get((rank, "log"))) and (loss := self._patterns.find("loss", words)):
-            own.losses[own.number] = loss.value
+            if loss:
+                counter.losses[counter.number] = float(loss)
+        if (own := self.counters.get((rank, "log"))) and (found := self._patterns.find("loss", words)):
+            own.losses[own.number] = found.value
         if memory := _MEMORY.search(words):
             unit = (1024 if memory[3] else 1000) ** ("KMG".index(memory[2].upper()) + 1)
             self.memory[rank or 0] = max(self.memory.get(rank or 0, 0), round(float(memory[1]) * unit))
 
-    def _counts(self, words: str) -> Iterator[tuple[int, int | None, object, re.Match[str] | None]]:
-        """What counts in a line: its level, its number (None: each line is a step), its name, what shows it."""
+    def _counts(self, words: str) -> Iterator[tuple[int, int | None, object, str | None]]:
+        """What counts in a line: its level, its number (None: each line is a step), its name, a Reporter's loss."""
         if self._patterns is not None:
             if found := self._patterns.find(self._patterns.counting, words):
                 yield 0, int(found.value) if self._patterns.counting == "step" else None, "log", None
@@ -150,7 +147,7 @@ class Output:
                 before = words[: match.start()][-_BEFORE:] if level > 1 else ""
                 if not _OTHER.search(before):
                     name = form, match[2], re.sub("[^A-Za-z]+", "", before)
-                    yield level, int(match[1]) if match[1] else None, name, match
+                    yield level, int(match[1]) if match[1] else None, name, match[3] if level == 0 else None
 
     def steps(self) -> Counter | None:
         """What counts the steps: of the lowest level, what grows most often of what grows most of the time. Of two, one
@@ -169,10 +166,8 @@ class Output:
 
     def step_times_s(self) -> list[float]:
         """Of every time that the count of the steps grew, the mean of the steps between."""
-        if (steps := self.steps()) is None:
-            return []
-        samples = steps.counts_samples and all(grown % self._micro == 0 for _, grown in steps.spans)
-        return [seconds / grown * (self._micro * self._passes if samples else 1) for seconds, grown in steps.spans]
+        steps = self.steps()
+        return [seconds / grown for seconds, grown in steps.spans] if steps else []
 
 
 @dataclass(slots=True)

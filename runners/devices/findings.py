@@ -6,7 +6,7 @@ what to know."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -250,12 +250,6 @@ def _ports(machine: Machine) -> Iterator[str]:
         yield f"none of {len(ports)} InfiniBand ports is active ({down[0].device}: {down[0].state})"
 
 
-def _silent_scheduler(machine: Machine) -> Iterator[str]:
-    for scheduler in machine.schedulers:
-        if scheduler.answers is False:
-            yield f"{scheduler.name} does not answer: {_short(scheduler.told)}"
-
-
 def _broken_scheduler(machine: Machine) -> Iterator[str]:
     yield from map(_short, machine.broken_schedulers)
 
@@ -278,10 +272,6 @@ def _unread(machine: Machine) -> Iterator[str]:
 def _hidden(machine: Machine) -> Iterator[str]:
     for name, value in machine.visible.items():
         yield f"{name} is {value!r}"
-
-
-def _no_torch(machine: Machine) -> Sequence[str]:
-    return ["torch is not installed"] if machine.torch is None and not machine.unread else []
 
 
 def _short(text: str) -> str:
@@ -350,7 +340,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "torch-missing",
         _W,
-        _no_torch,
+        lambda machine: ["torch is not installed"] if machine.torch is None and not machine.unread else [],
         "pip install 'meshtune[torch]'; without it there are estimates, simulated campaigns and your own scripts",
     ),
     Rule(
@@ -379,7 +369,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "scheduler-silent",
         _W,
-        _silent_scheduler,
+        lambda machine: [
+            f"{each.name} does not answer: {_short(each.told)}" for each in machine.schedulers if each.answers is False
+        ],
         "check its configuration here: campaigns with this runner wait until it answers",
     ),
     Rule("scheduler-broken", _W, _broken_scheduler, "update or remove the package: only its own runner cannot be used"),

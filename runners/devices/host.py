@@ -10,6 +10,7 @@ import re
 import resource
 import shutil
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from meshtune.runners.devices.facts import Disk, Host, InfinibandPort, NetworkInterface, ProcessLimits
@@ -24,7 +25,7 @@ def read_host(folder: Path, root: Path = ROOT) -> Host:
     """folder: the home of campaigns, or where it is going to be."""
     sizes = re.findall(r"^(\w+):\s+(\d+) kB$", text_of(root / "proc/meminfo"), re.MULTILINE)
     memory = {name: int(size) * 1024 for name, size in sizes}
-    shared = _sizes(root / "dev/shm")
+    shared, shared_free = _sizes(root / "dev/shm")
     return Host(
         name=socket.gethostname(),
         kernel=platform.release(),
@@ -38,8 +39,8 @@ def read_host(folder: Path, root: Path = ROOT) -> Host:
         available_bytes=memory.get("MemAvailable", 0),
         cgroup_cores=_cgroup_cores(root),
         cgroup_memory_bytes=_cgroup_memory_bytes(root),
-        shared_memory_bytes=None if shared is None else shared[0],
-        shared_memory_free_bytes=None if shared is None else shared[1],
+        shared_memory_bytes=shared,
+        shared_memory_free_bytes=shared_free,
         name_resolves=_resolves(socket.gethostname()),
         limits=read_limits(),
         interfaces=read_interfaces(root),
@@ -141,17 +142,14 @@ def _cgroup_memory_bytes(root: Path) -> int | None:
     return min(limits, default=None)
 
 
-def _sizes(place: Path) -> tuple[int, int] | None:
-    try:
+def _sizes(place: Path) -> tuple[int, int] | tuple[None, None]:
+    with suppress(OSError):
         usage = shutil.disk_usage(place)
-    except OSError:
-        return None
-    return usage.total, usage.free
+        return usage.total, usage.free
+    return None, None
 
 
 def _resolves(name: str) -> bool:
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return bool(socket.getaddrinfo(name, None))
+    return False

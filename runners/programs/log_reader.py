@@ -36,9 +36,9 @@ from meshtune.runners.programs.workloads.base import (
     outcome_without_result,
     read_context,
 )
+from meshtune.runners.report import MAX_LOSSES
 from meshtune.search_spaces.knob_values import KnobValue
 
-MAX_LOSSES = 4
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
 _BLAMED = re.compile(r"^rank (\d+) ")
 _MAX_BYTES = 2.0**32  # in any unit: what no device has
@@ -120,7 +120,8 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
     logs = rank_logs(directory)
     readings = {rank: read_lines(lines_of(path, len(logs)), patterns) for rank, path in logs.items()}
     # In a pipeline the last stage alone knows the loss.
-    told_by = max(readings, key=lambda rank: (*_told(readings[rank]), -rank), default=0)
+    most = {rank: (len(each.timings), sum(map(isfinite, each.losses)), -rank) for rank, each in readings.items()}
+    told_by = max(most, key=most.__getitem__, default=0)
     tail = read_tail(log_path(directory, told_by))
     if status.state in (JobState.CANCELLED, JobState.LOST):
         return outcome_without_result(status, tail)
@@ -167,11 +168,6 @@ def _knobs(
             missing = told.value if told.text is None else None
             found[name] = told.texts.get(texts[name], texts[name]) if name in texts else missing
     return found
-
-
-def _told(reading: LogReading) -> tuple[int, int]:
-    """How many steps a rank told, and of how many the loss."""
-    return len(reading.timings), sum(map(isfinite, reading.losses))
 
 
 def outcome_of_failure(

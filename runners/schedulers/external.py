@@ -59,12 +59,7 @@ class ExternalRunner:
     def submit(self, spec: JobSpec) -> str:
         require_fit(spec.name)
         return self._queue.submit(
-            spec,
-            lambda _: ClaimableJob(
-                name=spec.name,
-                directory=spec.directory.resolve(),
-                command=spec.command,
-            ),
+            spec, lambda _: ClaimableJob(name=spec.name, directory=spec.directory.resolve(), command=spec.command)
         )
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:

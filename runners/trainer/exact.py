@@ -17,11 +17,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.processes.gang import die_with_parent
 from meshtune.runners.trainer.failure import Progress
-from meshtune.runners.trainer.fakes import FakeLiveTensors, alone, without_numbers
+from meshtune.runners.trainer.fakes import FakeLiveTensors, alone
 from meshtune.runners.trainer.job import JobMalformed, TrainerJob, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
 from meshtune.runners.trainer.parallel.pipeline import stages_of
@@ -206,7 +207,7 @@ def representatives(job: TrainerJob) -> list[int]:
 
 def _run(job: TrainerJob, mesh: Mesh, live: FakeLiveTensors) -> MemorySample:
     """Two steps of a trainer, the second of which has the optimizer's states."""
-    with without_numbers(), live:
+    with FakeTensorMode(allow_non_fake_inputs=True), live:
         trainer = Trainer(job, mesh, torch.device("cpu"), Progress())
         for step in range(COUNTED_STEPS):
             tokens, targets = trainer.batch(step)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining._utils import InferenceMode, _StageBackwardMeta, _StageForwardMeta, _TensorMeta
@@ -108,10 +108,6 @@ def alone(job: TrainerJob, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]
     finally:
         dist.destroy_process_group()
         _forget_cached_tensors()
-
-
-def without_numbers() -> FakeTensorMode:
-    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def _forget_cached_tensors() -> None:

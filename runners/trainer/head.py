@@ -18,10 +18,9 @@ _COLLECTIVES = torch.ops._c10d_functional
 _ROWS_AT_ONCE = 1024
 
 
-def sum_over(group: dist.ProcessGroup, x: Tensor, operation: str = "sum") -> Tensor:
-    out: Tensor = _COLLECTIVES.wait_tensor.default(
-        _COLLECTIVES.all_reduce.default(x.contiguous(), operation, group.group_name)
-    )
+def sum_over(group: str, x: Tensor, operation: str = "sum") -> Tensor:
+    """group: its name."""
+    out: Tensor = _COLLECTIVES.wait_tensor.default(_COLLECTIVES.all_reduce.default(x.contiguous(), operation, group))
     return out
 
 
@@ -148,14 +147,14 @@ def to_gradient(logits: Tensor, targets: Tensor, head: Head) -> Tensor:
         logits[:, head.own_words :] = -torch.inf
     peak = logits.amax(-1).float()
     if head.group is not None:
-        peak = sum_over(head.group, peak, "max")
+        peak = sum_over(head.group.group_name, peak, "max")
     # In float32, into which the subtraction casts; of float32 there is no further copy.
     scores = logits.sub_(peak[:, None]) if logits.dtype is torch.float32 else logits - peak[:, None]
     rows, outside = own_rows(targets, head.first_row, scores.shape[1])
     chosen = scores.gather(1, rows[:, None]).squeeze(1).masked_fill(outside, 0.0)
     total = scores.exp_().sum(-1)
     if head.group is not None:
-        chosen, total = sum_over(head.group, torch.stack([chosen, total])).unbind()
+        chosen, total = sum_over(head.group.group_name, torch.stack([chosen, total])).unbind()
     less = (-total).masked_fill(outside, 0.0)[:, None]
     if torch.compiler.is_compiling():  # a scatter is a kernel of its own, before which all scores are written
         scores = scores + less * (torch.arange(scores.shape[1], device=scores.device) == rows[:, None])

@@ -10,7 +10,18 @@ from typing import Annotated, get_type_hints
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import WINDOW, is_tight, warmup_length
 from meshtune.runners.told_knobs import ToldKnob
-from meshtune.search_spaces.checks import Amount, Checks, Closed, Limit, Natural, Positive, Some, StrEnum, raising
+from meshtune.search_spaces.checks import (
+    Amount,
+    Checks,
+    Closed,
+    Limit,
+    Natural,
+    Positive,
+    Some,
+    StrEnum,
+    limits_of,
+    raising,
+)
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
@@ -51,19 +62,13 @@ class AttentionKernel(StrEnum):
     MATH = "math"
 
 
-# Of the options that are numbers, the least.
-_LEAST: Mapping[str, int] = {"threads": 1, "prefetch": 0, "loss_chunks": 1}
-_MOST = 1024
-
-
 def unfit_option(name: str, value: object) -> str:
     """Why a value is none of an option; empty where it is."""
     kind = OPTIONS[name]
     if kind is bool:
         return "" if isinstance(value, bool) else "must be true or false"
     if kind is int:
-        fits = isinstance(value, int) and not isinstance(value, bool) and _LEAST[name] <= value <= _MOST
-        return "" if fits else f"must be a whole number from {_LEAST[name]} to {_MOST}"
+        return limits_of(TrainerOptions)[name].unfit(value)  # type: ignore[arg-type]  # which it tells
     known = [str(member) for member in kind]  # type: ignore[attr-defined]  # an enumeration
     return "" if value in known else f"must be one of {', '.join(known)}"
 
@@ -157,16 +162,16 @@ class TrainerOptions(Closed):
     # one product, gate and up another). Predictions follow this option, not a knob of it.
     selective: Selective = Selective.PRODUCTS
     # Chunks of a micro-batch's tokens in which the loss is computed, each of at least 1024 tokens; at most 1024.
-    loss_chunks: int = LOSS_CHUNKS
+    loss_chunks: Annotated[int, Limit(1, 1024, whole=True)] = LOSS_CHUNKS
     # Products of the layers' projections in 8 bits (e4m3, gradients e5m2), each tensor scaled as it is cast; head and
     # attention as `dtype` says. NVIDIA devices of compute capability 8.9 and newer with 16 bits, and CPUs; no experts.
     # It has not been tried on a GPU.
     float8: bool = False
     # Threads of PyTorch's operations per rank, at most 1024.
-    threads: int = 1
+    threads: Annotated[int, Limit(1, 1024, whole=True)] = 1
     # Layers whose weights FSDP2 (ZeRO 2 and 3) gathers ahead of the one that computes, at most 1024; 0: PyTorch's own
     # order, on a CPU none ahead.
-    prefetch: int = 0
+    prefetch: Annotated[int, Limit(0, 1024, whole=True)] = 0
     # ZeRO 1 gathers the moved weights beside the next step's forward pass; false: before it.
     gather_ahead: bool = True
     # How long to measure.
@@ -174,9 +179,6 @@ class TrainerOptions(Closed):
 
     def _check(self, checks: Checks) -> None:
         check_imbalance(checks, Router(self.router), self.imbalance)
-        for name in _LEAST:
-            problem = unfit_option(name, getattr(self, name))
-            checks.require(not problem, name, f"{problem}, not {getattr(self, name)}")
         for name, kind in {**OPTIONS, "router": Router}.items():
             if issubclass(kind, StrEnum):
                 object.__setattr__(self, name, kind(getattr(self, name)))

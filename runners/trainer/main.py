@@ -19,10 +19,9 @@ import torch.distributed as dist
 from meshtune.runners.base import JobSpec
 from meshtune.runners.job_files import STORAGE_ERRORS
 from meshtune.runners.log_lines import read_tail
-from meshtune.runners.outcome import RESULT_FILE, Measurement, ResultError, Verdict, read_result
+from meshtune.runners.outcome import RESULT_FILE, ResultError, Verdict, read_result
 from meshtune.runners.processes import gang as supervisor
 from meshtune.runners.processes.gang import exit_text, log_path
-from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.runners.trainer.failure import (
     LAST_WORDS_BYTES,
     Phase,
@@ -35,7 +34,7 @@ from meshtune.runners.trainer.failure import (
 )
 from meshtune.runners.trainer.job import JobMalformed, TrainerJob, parse_job, require_supported
 from meshtune.runners.trainer.parallel.mesh import build_mesh, choose_device, gather, meet, slowest
-from meshtune.runners.trainer.report import report
+from meshtune.runners.trainer.report import report, summary
 from meshtune.runners.trainer.settings import choose_attention, seen_settings
 from meshtune.runners.trainer.timing.measure import PeakMemory, capped, measure
 from meshtune.runners.trainer.train import Trainer
@@ -49,15 +48,11 @@ def run_gang(job: TrainerJob, directory: Path, run_rank: Callable[[int], int]) -
         for path in directory.glob(stale):
             path.unlink()
     spec = JobSpec(
-        name=job.name,
-        command=(),
-        directory=directory.resolve(),
-        devices_per_node=job.plan.world_size,
-        time_limit_s=inf,
+        name=job.name, command=(), directory=directory.resolve(), devices_per_node=job.plan.world_size, time_limit_s=inf
     )
     gang = supervisor.run_gang(spec, lambda _: run_rank(int(os.environ["RANK"])))
-    summary, exit_status = summarize(directory, gang.death)
-    sys.stdout.write(f"{job.name}: {job.plan.key}\n{summary}\n")
+    words, exit_status = summarize(directory, gang.death)
+    sys.stdout.write(f"{job.name}: {job.plan.key}\n{words}\n")
     return exit_status
 
 
@@ -75,42 +70,18 @@ def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]
         return f"failed: {error}", 1
     if outcome.verdict is Verdict.PRUNED:
         return f"pruned: {outcome.reason}", 0
-    if outcome.measurement is None:
+    if (measured := outcome.measurement) is None:
         return "failed: no measurement", 1
-    lines = [describe_measurement(outcome.measurement), f"note    {outcome.reason}" if outcome.reason else ""]
-    return "\n".join(line for line in lines if line), 0
+    memory = {name: max(getattr(measured, name), default=0) for name in ("peak_memory_bytes", "peak_held_bytes")}
+    numbers = {**summary(measured), **memory, "first_losses": list(measured.first_losses)}
+    told = {**numbers, "compile_s": measured.compile_s, "note": outcome.reason or None}
+    return "\n".join(f"{name}: {value}" for name, value in told.items() if value is not None), 0
 
 
 def _last_words(directory: Path, rank: int, code: int) -> str:
     """The end of the log of a rank that a signal ended."""
     tail = read_tail(log_path(directory, rank), LAST_WORDS_BYTES).strip() if code < 0 else ""
     return f"; the end of its log:\n{tail}" if tail else ""
-
-
-def describe_measurement(measurement: Measurement) -> str:
-    interval = measurement.step_time_interval_s
-    losses = ", ".join(f"{loss:.6f}" for loss in measurement.first_losses)
-    compile_s = measurement.compile_s
-    return "\n".join(
-        (
-            f"step    {measurement.step_time_s * 1e3:.1f} ms, mean of {len(measurement.step_times_s)}"
-            f" ({interval.coverage:.0%} interval {interval.low * 1e3:.1f} to {interval.high * 1e3:.1f} ms)",
-            f"tokens  {measurement.tokens_per_s:.0f}/s, {measurement.tokens_per_s_per_device:.0f}/s per device",
-            f"memory  {max(measurement.peak_memory_bytes, default=0) / 2**20:.1f} MiB of tensors at the fullest rank, "
-            f"{max(measurement.peak_held_bytes, default=0) / 2**20:.1f} MiB held",
-            f"losses  {losses}",
-            *([] if compile_s is None else [f"compile {compile_s:.1f} s, in no step time"]),
-            *([] if measurement.profile is None else [describe_profile(measurement.profile)]),
-        )
-    )
-
-
-def describe_profile(profile: Profile) -> str:
-    """The parts as shares of the profiled step, averaged over the ranks."""
-    ranks = len(profile.parts_s)
-    shares = {part: sum(parts[part] for parts in profile.parts_s) / ranks / profile.step_time_s for part in Part}
-    serialised = " (serialised)" if profile.serialised else ""
-    return "parts   " + ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share > 0) + serialised
 
 
 RENDEZVOUS_FILE = "rendezvous"

@@ -22,14 +22,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.devices.record import processor_name
 from meshtune.runners.json_files import read_json_file
 from meshtune.runners.processes.gang import exit_text, run_gang
 from meshtune.runners.trainer.failure import Phase, describe, first_cause, read_failures, write_failure
-from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet
+from meshtune.runners.trainer.parallel.mesh import choose_device, gather, meet, own_group
 from meshtune.runners.trainer.probe_rates import (
     RankPlace,
     dtypes,
@@ -223,10 +222,7 @@ def measure(request: ProbeRequest, layout: NodeLayout, place: RankPlace) -> Prob
 
 
 def _all_reduce(layout: NodeLayout, tier: Tier) -> Callable[[Tensor], None]:
-    own: ProcessGroup | None = None
-    for ranks in layout.groups(tier):  # every rank makes every group, in one order
-        group = dist.new_group(list(ranks))
-        own = group if dist.get_rank() in ranks else own
+    own = own_group(layout.groups(tier))
     return lambda buffer: dist.all_reduce(buffer, group=own) and None
 
 

@@ -229,10 +229,7 @@ def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], 
     experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
     known = set(experts)
     dense = [parameter for parameter in parameters if parameter not in known]
-    return DenseAndExpertAdamW(
-        dense_flat(dense),
-        flat(experts, replicas=mesh.expert_replicas.get_group()),
-    )
+    return DenseAndExpertAdamW(dense_flat(dense), flat(experts, replicas=mesh.expert_replicas.get_group()))
 
 
 class Trainer:

@@ -289,9 +289,9 @@ def test_the_trainer_refuses_options_and_values_that_it_has_not():
     )
     assert told == [
         "one.option: the workload torch has no option 'prefetched'; did you mean 'prefetch'?",
-        "two.values: 0 is no value of the option threads: must be a whole number from 1 to 1024",
-        "two.values: 1.5 is no value of the option threads: must be a whole number from 1 to 1024",
-        "two.values: true is no value of the option threads: must be a whole number from 1 to 1024",
+        "two.values: 0 is no value of the option threads: must be at least 1, not 0",
+        "two.values: 1.5 is no value of the option threads: must be an integer, not 1.5",
+        "two.values: true is no value of the option threads: must be an integer, not True",
         "four.values: fp8 is no value of the option dtype: must be one of float32, bfloat16, float16",
         "fp8.argument: the workload torch takes no arguments",
         "omp.env: OMP_NUM_THREADS is set by the trainer itself, with `option: threads`, too",

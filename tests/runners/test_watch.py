@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,10 +18,10 @@ import pytest
 from places import TINY, cluster
 
 from meshtune.runners import report
-from meshtune.runners.base import Cause, JobState
+from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.json_files import write_files
 from meshtune.runners.measuring import WATCH_FILE
-from meshtune.runners.outcome import Outcome, Verdict, read_result
+from meshtune.runners.outcome import Measurement, Outcome, Verdict, read_result
 from meshtune.runners.processes.gang import is_marked, run_gang
 from meshtune.runners.programs.deepspeed.workload import DeepSpeedWorkload
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
@@ -60,15 +59,27 @@ def run(job: Path, script: str, **more: Any) -> tuple[subprocess.CompletedProces
     return done, read_result(job) if (job / "result.json").exists() else None
 
 
-def steps_of(outcome: Outcome | None) -> float:
+def measured(outcome: Outcome | None) -> Measurement:
     assert outcome is not None
     assert outcome.verdict is Verdict.OK, outcome.reason
     assert outcome.measurement is not None
-    return median(outcome.measurement.step_times_s)
+    return outcome.measurement
+
+
+def steps_of(outcome: Outcome | None) -> float:
+    return median(measured(outcome).step_times_s)
+
+
+def ran(workload: CommandWorkload, job: Path, limit_s: float = 30.0) -> tuple[JobStatus, Outcome]:
+    """A job of the workload on two devices, run to its end: its status, and what the workload makes of it."""
+    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=limit_s)
+    write_files(job, spec.files)
+    status = run_gang(spec, None).result()
+    return status, workload.read(job, status)
 
 
 def test_a_rank_that_is_behind_begins_nothing_anew():
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    output = Output({"grad_accum_steps": 1}, {})
     for at, number in enumerate((10, 11, 10, 12, 11, 13, 12, 14, 1, 2, 3)):
         output.take(f"step {number}", float(at))
     steps = output.steps()
@@ -95,7 +106,7 @@ BAR_OF_TWO = "{}: 50%|#####     | {}/100 [00:01<00:01, {}"
     ],
 )
 def test_lines_of_programs_count(line):
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    output = Output({"grad_accum_steps": 1}, {})
     for number in range(1, 6):
         output.take(line.format(number), float(number))
     steps = output.steps()
@@ -117,7 +128,7 @@ def test_lines_of_programs_count(line):
     ],
 )
 def test_what_else_programs_count_is_no_step(line):
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 1}, {})
+    output = Output({"grad_accum_steps": 1}, {})
     for number in range(1, 6):
         output.take(line.format(number, number), float(number))
     assert output.steps() is None
@@ -175,12 +186,6 @@ while True:
             step_of(0.01)
             print(f"evaluating [{part + 1}/3]", "eval_loss: 3.0")
 """
-SAMPLES = """
-for batch in range(100000):
-    if batch % 2 == 0:
-        print(f"Train Epoch: 1 [{batch * 4}/60000 ({batch * 4 // 600}%)]\\tLoss: 2.3")
-    step_of(0.02)
-"""
 MARKED = """
 for step in range(100000):
     step_of(0.05)
@@ -196,8 +201,6 @@ for step in range(100000):
         (LOSSES, 0.05, (), {}),
         (LOSSES, 0.05, (8.5, 7.5, 6.5, 5.5), {"log": {"step": r"iteration +(\d+)", "loss": r"\| loss: ([\d.]+)"}}),
         (REPORTED, 0.05, (8.5, 7.5, 6.5, 5.5), {}),
-        # 4 samples of a rank in a pass, and 2 passes in a step.
-        (SAMPLES, 0.04, (), {"plan": Plan(dp=1, micro_batch_size=4, grad_accum_steps=2)}),
         (MARKED, 0.05, (), {"log": {"step_time_ms": r"done: (\d+)"}}),
         (MARKED, 0.005, (), {"log": {"step": r"done: (\d+)"}}),
     ],
@@ -206,10 +209,8 @@ def test_lines_that_count_are_steps(script, step_s, losses, more, job):
     done, outcome = run(job, script, **more)
     assert done.returncode == 0
     assert steps_of(outcome) == pytest.approx(step_s, rel=0.1)
-    assert outcome is not None
-    assert outcome.measurement is not None
-    assert outcome.measurement.first_losses == losses
-    assert outcome.measurement.peak_memory_bytes == ((3 << 29,) if script is LOSSES else ())
+    assert measured(outcome).first_losses == losses
+    assert measured(outcome).peak_memory_bytes == ((3 << 29,) if script is LOSSES else ())
 
 
 PASSES = """
@@ -244,8 +245,7 @@ def test_what_ends_early_is_a_measurement_of_what_it_told(job):
     assert done.returncode == 0
     assert steps_of(outcome) == pytest.approx(0.05, rel=0.1)
     assert outcome is not None
-    assert outcome.measurement is not None
-    assert outcome.measurement.warmup_times_s[0] == pytest.approx(0.3, rel=0.1)
+    assert measured(outcome).warmup_times_s[0] == pytest.approx(0.3, rel=0.1)
     assert outcome.reason.endswith(" timed intervals between steps that its output told")
 
 
@@ -275,11 +275,9 @@ def test_a_program_of_torch_is_measured_by_its_optimizer_whatever_its_bar_counts
     done, outcome = run(job, TORCH, plan=Plan(dp=1, grad_accum_steps=8))
     assert done.returncode == 0
     clock = [float(line) for line in (job / "clock").read_text().split()]
-    assert outcome is not None
-    assert outcome.measurement is not None
-    measured = [*outcome.measurement.warmup_times_s, *outcome.measurement.step_times_s]
+    times = [*measured(outcome).warmup_times_s, *measured(outcome).step_times_s]
     own = [after - before for before, after in pairwise(clock)]
-    assert sum(measured) == pytest.approx(sum(own[: len(measured)]), rel=0.1)
+    assert sum(times) == pytest.approx(sum(own[: len(times)]), rel=0.1)
     assert b"[meshtune] optimizer step 9\n" in done.stderr
 
 
@@ -372,11 +370,8 @@ def test_a_job_of_the_workload_command_ends_by_its_watch(job):
     launch = ["{python}", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29713"]
     workload = CommandWorkload({"command": [*launch, str(job / "train.py")], "watch": True, "start": "job"})
     assert workload.steps is None
-    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=60.0)
-    write_files(job, spec.files)
-    gang = run_gang(spec, None)
-    outcome = workload.read(job, gang.result())
-    assert gang.result().state is JobState.SUCCEEDED
+    status, outcome = ran(workload, job, 60.0)
+    assert status.state is JobState.SUCCEEDED
     assert steps_of(outcome) == pytest.approx(0.03, rel=0.5)  # two processes more may wait for the cores
     log = (job / "rank-0.log").read_text()
     # By torchrun, which gives each of several ranks one.
@@ -388,18 +383,14 @@ def test_a_job_that_tells_no_step_says_what_was_looked_for(job):
     workload = CommandWorkload(
         {"command": ["sleep", "60"], "watch": True, "start": "job", "env": {"OMP_NUM_THREADS": 2}}
     )
-    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=3.0)
-    assert json.loads(spec.files[WATCH_FILE])["unset"] == ["MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
-    write_files(job, spec.files)
-    outcome = workload.read(job, run_gang(spec, None).result())
+    _, outcome = ran(workload, job, 3.0)
+    assert json.loads((job / WATCH_FILE).read_text())["unset"] == ["MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"]
     assert outcome.verdict is Verdict.TIMED_OUT
     assert outcome.reason.startswith(
         "ran longer than its time limit of 3 s; its output tells no steps: looked for are "
     )
-    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=30.0)
-    spec = replace(spec, command=(*spec.command[:4], "true"))
     (job / "rank-0.log").unlink()
-    outcome = workload.read(job, run_gang(spec, None).result())
+    _, outcome = ran(CommandWorkload({"command": ["true"], "watch": True, "start": "job"}), job)
     assert (outcome.verdict, outcome.cause) == (Verdict.CRASHED, Cause.USER_BUG)
     assert "its output tells no steps: looked for are " in outcome.reason
 
@@ -410,9 +401,7 @@ def test_the_failure_of_a_watched_job_is_read_from_its_log(job):
     )
     (job / "train.py").write_text(text)
     workload = CommandWorkload({"command": ["{python}", str(job / "train.py")], "watch": True, "start": "job"})
-    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=30.0)
-    write_files(job, spec.files)
-    outcome = workload.read(job, run_gang(spec, None).result())
+    _, outcome = ran(workload, job)
     assert (outcome.verdict, outcome.failed_rank) == (Verdict.OOM, 0)
     assert outcome.reason == "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB"
 
@@ -429,7 +418,7 @@ def test_a_program_of_its_own_log_is_watched_alike():
 
 
 def test_a_bar_of_passes_is_no_count_of_steps_while_optimizer_steps_are_awaited():
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 8}, {})
+    output = Output({"grad_accum_steps": 8}, {})
     output.take(report.TIMES, 0.0)
     for number in range(1, 16):
         output.take(f"{number}%|#| {number}/100 [00:01<00:01, 9.00it/s]", float(number))
@@ -440,7 +429,7 @@ def test_a_bar_of_passes_is_no_count_of_steps_while_optimizer_steps_are_awaited(
 
 
 def test_a_bar_counts_where_no_optimizer_steps_though_two_would_have():
-    output = Output({"micro_batch_size": 1, "grad_accum_steps": 8}, {})
+    output = Output({"grad_accum_steps": 8}, {})
     output.take(report.TIMES, 0.0)
     for number in range(1, 20):
         output.take(f"{number}%|#| {number}/100 [00:01<00:01, 9.00it/s]", float(number))

@@ -14,7 +14,7 @@ from typing import Any
 
 from meshtune.runners.base import Cause, JobSpec, JobStatus
 from meshtune.runners.log_lines import lines_of
-from meshtune.runners.outcome import Measurement, Outcome
+from meshtune.runners.outcome import Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.deepspeed.options import (
     CONFIG_FILE,
@@ -33,7 +33,6 @@ from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.workloads.base import (
     JobRequest,
-    LogContext,
     ProgramWorkload,
     context_file,
     failed,
@@ -114,14 +113,25 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
     def read_without_result(self, directory: Path, status: JobStatus) -> Outcome:
         patterns = PIPELINE_PATTERNS if self._options.pipeline_module else STEP_PATTERNS
         outcome = outcome_from_log(directory, status, patterns, steps=self._options.steps - self._untimed)
-        if outcome.measurement is None:
+        if (measured := outcome.measurement) is None:
             return outcome
         context = read_context(directory)
-        batch = _counted_batch(directory)
-        if batch is None and context.plan.tp > 1:
+        global_batch = context.plan.global_batch_size
+        found = (_BATCH.search(line) for line in lines_of(log_path(directory, 0)))
+        # The samples that it counts in a step: of AutoTP's ranks each one's.
+        batch = next((int(match[1]) for match in found if match), None if context.plan.tp > 1 else global_batch)
+        if batch is None:
             told = "the log does not say how many samples DeepSpeed counts in a step (train_batch_size, at level info)"
             return failed(Cause.USER_BUG, told, log_tail=outcome.log_tail)
-        return replace(outcome, measurement=_corrected(outcome.measurement, context, batch))
+        ratio = batch / global_batch
+        corrected = replace(
+            measured,
+            step_times_s=tuple(time * ratio for time in measured.step_times_s),
+            warmup_times_s=tuple(time * ratio for time in measured.warmup_times_s),
+            # On a CPU the whole process's, interpreter and libraries included.
+            peak_memory_bytes=() if context.device is DeviceKind.CPU else measured.peak_memory_bytes,
+        )
+        return replace(outcome, measurement=corrected)
 
     @property
     def _untimed(self) -> int:
@@ -135,21 +145,3 @@ def _measured(config: Mapping[str, Any]) -> dict[str, Any]:
     monitors = [name for name in trial["monitors"].split() if name in config]
     left_out = dict.fromkeys(trial["left_out"].split())
     return {**trial["settings"], **left_out, **{name: {"enabled": False} for name in monitors}}
-
-
-def _counted_batch(directory: Path) -> int | None:
-    """The samples that DeepSpeed counts in one step, by its log; None where that does not say."""
-    found = (_BATCH.search(line) for line in lines_of(log_path(directory, 0)))
-    return next((int(match[1]) for match in found if match is not None), None)
-
-
-def _corrected(measurement: Measurement, context: LogContext, batch: int | None) -> Measurement:
-    """The measurement, by the samples that DeepSpeed counted: of AutoTP's ranks it counts each one's. On a CPU its
-    memory is the whole process's, interpreter and libraries included, and so not kept."""
-    ratio = 1.0 if batch is None else batch / context.plan.global_batch_size
-    return replace(
-        measurement,
-        step_times_s=tuple(time * ratio for time in measurement.step_times_s),
-        warmup_times_s=tuple(time * ratio for time in measurement.warmup_times_s),
-        peak_memory_bytes=() if context.device is DeviceKind.CPU else measurement.peak_memory_bytes,
-    )

@@ -28,13 +28,7 @@ from meshtune.runners.programs.dialects.base import (
 from meshtune.runners.programs.dialects.config_import import flat, placed
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
-from meshtune.runners.programs.torchtitan.options import (
-    TABLE,
-    Dtype,
-    TorchtitanOptions,
-    capabilities_of,
-    key_of,
-)
+from meshtune.runners.programs.torchtitan.options import TABLE, Dtype, TorchtitanOptions, capabilities_of, key_of
 from meshtune.runners.programs.torchtitan.special import facts
 from meshtune.runners.programs.workloads.base import JobRequest, ProgramWorkload, context_file, in_directory
 from meshtune.runners.programs.workloads.knobs import Telling, arguments, keys, problems, variables

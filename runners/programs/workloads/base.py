@@ -21,6 +21,7 @@ from meshtune.runners.outcome import FAILED, Measurement, Outcome, ResultMalform
 from meshtune.runners.processes.gang import THREADS, log_path
 from meshtune.runners.programs.dialects.base import ProgramOptions
 from meshtune.runners.report import DIRECTORY
+from meshtune.runners.report import VERDICTS as TOLD_VERDICTS
 from meshtune.runners.told_knobs import ToldKnob, told_knobs
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -35,19 +36,11 @@ from meshtune.search_spaces.plan import Plan
 # The file beside a job's log by which it is read: the size of a step, and which time the program logs.
 CONTEXT_FILE = "brief.json"
 _CONTEXT_VERSION = 1
-# What a search may learn from each cause. A hang is late: it would have reached its time limit.
+# What a search may learn from each cause, beside those that a job itself tells.
 VERDICTS: Mapping[Cause, Verdict] = {
-    Cause.OOM: Verdict.OOM,
-    Cause.ILLEGAL_SETTING: Verdict.ILLEGAL,
-    Cause.HANG: Verdict.TIMED_OUT,
-    Cause.COMMUNICATION: Verdict.LOST,
-    Cause.NODE_FAULT: Verdict.LOST,
-    Cause.STORAGE: Verdict.LOST,
-    Cause.PREEMPTION: Verdict.LOST,
-    Cause.OTHER_HARDWARE: Verdict.LOST,
+    **{Cause(cause): Verdict(verdict) for cause, verdict in TOLD_VERDICTS.items()},
+    **dict.fromkeys((Cause.NODE_FAULT, Cause.PREEMPTION, Cause.OTHER_HARDWARE), Verdict.LOST),
     Cause.TIME_LIMIT: Verdict.TIMED_OUT,
-    Cause.USER_BUG: Verdict.CRASHED,
-    Cause.CRASH: Verdict.CRASHED,
 }
 
 

@@ -161,27 +161,27 @@ class CommandWorkload(Workload):
         options, told = self._options, {choice.axis for choice in self._choices}
         own = [path for path in self._templates if path not in self._trial]
         told |= {name for path in own for name in self._templates[path].names}
-        alone = [(path, name) for path in self._trial for name in self._templates[path].names & _AXES - told]
+        checks = Checks()
+        for path in self._trial:
+            for name in self._templates[path].names & _AXES - told:
+                checks.require(False, path, f"{{{name}}} stands here and nowhere else, {_ALONE}")
         words = list(map(str, words_of(options.command)))
         left = " ".join(laid_over(words, _trial_changes(options, self._trial.__getitem__)))
         gone = {name for name in _AXES if f"{{{name}}}" in " ".join(words) and f"{{{name}}}" not in left}
         for config in options.configs.values():
             set_here = [key for key in config.set if any(overlap(key, other) for other in config.trial)]
             gone |= _AXES & {name for key in set_here for name in re.findall(r"{(\w+)}", str(config.set[key]))}
-        problems = [Problem(path, f"{{{name}}} stands here and nowhere else, {_ALONE}") for path, name in alone]
-        problems += [
-            Problem("trial_arguments", f"takes {{{name}}} away, which trials are to be told") for name in sorted(gone)
-        ]
-        if problems:
-            raise InvalidValue(problems)
+        for name in sorted(gone):
+            checks.require(False, "trial_arguments", f"takes {{{name}}} away, which trials are to be told")
+        checks.done()
 
     @property
     def capabilities(self) -> Capabilities:
         able = capabilities_of(self._fixed, self._told)
         pads = self.framework.vocab_multiple > 1
-        words = any(choice.axis == "recompute" for choice in self._choices)
-        rules = (*able.rules, *worded_rules(self._choices))
-        return replace(able, uneven_vocab=pads, recompute_of_script=not words, rules=rules)
+        axes = sorted({choice.axis for choice in self._choices})
+        rules = (*able.rules, *(_worded_rule(axis, self._choices) for axis in axes))
+        return replace(able, uneven_vocab=pads, recompute_of_script="recompute" not in axes, rules=rules)
 
     @property
     def framework(self) -> FrameworkProfile:
@@ -316,8 +316,7 @@ class CommandWorkload(Workload):
         """Those of one element of the command: a template is one, a choice as many as the value has."""
         if (choice := self._in_command.get(path)) is None:
             return [self._templates[path].fill(values)]
-        chosen = choice.words_for(values, path)
-        return [] if chosen is None else [word(each) for each in (chosen if isinstance(chosen, list) else [chosen])]
+        return list(map(word, _chosen(choice.words_for(values, path))))
 
     def _started(self, command: tuple[str, ...], added: Sequence[str]) -> tuple[str, ...]:
         """The command with the arguments that knobs add, started where it is to start."""
@@ -389,23 +388,21 @@ def _parse(options: CommandOptions) -> dict[str, Template]:
 
 def _choices(command: Sequence[str | Mapping[str, Any]] | str) -> dict[str, Choice]:
     """The choices among the elements of a command, by path. Raises InvalidValue."""
-    found, checks = dict[str, Choice](), Checks()
-    for index, part in enumerate(command):
-        if not isinstance(part, Mapping):
-            continue
-        path, example = f"command.{index}", '{"{recompute}": {none: null, full: --checkpoint}}'
-        if (choice := parse_choice(part, path)) is None:
-            checks.require(False, path, f"must be a text, a number or a choice such as {example}, not {part!r}")
-            continue
-        found[path] = choice
-        for value, words in choice.words.items():
-            fit = all(
-                isinstance(each, str | int | float) for each in (words if isinstance(words, list) else [words or ""])
-            )
-            told = f"must be null, a word or a list of words, not {words!r}"
-            checks.require(fit, f"{path}.{value}", told)
+    parts = {f"command.{index}": part for index, part in enumerate(command) if isinstance(part, Mapping)}
+    found, checks = {path: parse_choice(part, path) for path, part in parts.items()}, Checks()
+    for path, choice in found.items():
+        told = 'must be a text, a number or a choice such as {"{recompute}": {none: null, full: --checkpoint}}'
+        checks.require(choice is not None, path, f"{told}, not {parts[path]!r}")
+        for value, words in choice.words.items() if choice else ():
+            fit = all(isinstance(each, str | int | float) for each in _chosen(words))
+            checks.require(fit, f"{path}.{value}", f"must be null, a word or a list of words, not {words!r}")
     checks.done()
-    return found
+    return {path: choice for path, choice in found.items() if choice is not None}
+
+
+def _chosen(words: Any) -> list[Any]:
+    """The words that a choice has for a value: null, one, or a list of them."""
+    return words if isinstance(words, list) else [] if words is None else [words]
 
 
 def _trial_texts(options: CommandOptions) -> dict[str, str]:
@@ -474,14 +471,11 @@ _BATCH = ("micro_batch_size", "grad_accum_steps", "global_batch_size")
 def fixed_plan(fixed: Mapping[str, Any], told: Collection[str]) -> Mapping[str, Any]:
     """The fields of the plan that the script is not told, with the values that it has built in, by default Plan's.
     told: its placeholders. Raises InvalidValue."""
-    problems = []
+    checks = Checks()
     for name in fixed:
-        if name not in _FIXABLE:
-            problems.append(Problem(f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"))
-        elif name in told:
-            problems.append(Problem(f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}"))
-    if problems:
-        raise InvalidValue(problems)
+        if checks.require(name in _FIXABLE, f"fixed.{name}", f"is nothing to fix; {did_you_mean(name, _FIXABLE)}"):
+            checks.require(name not in told, f"fixed.{name}", f"cannot be fixed: the command is told it as {{{name}}}")
+    checks.done()
     with problems_as(InvalidValue, "fixed"):
         plan = Plan(**fixed)
     known = set(told)
@@ -538,15 +532,9 @@ def _rule(name: str, value: Any) -> Constraint:
     )
 
 
-def worded_rules(choices: Collection[Choice]) -> tuple[Constraint, ...]:
-    """The rules that a plan has values that the configuration files have words for, one of each axis."""
-    return tuple(
-        _worded_rule(axis, [choice.words.keys() for choice in choices if choice.axis == axis])
-        for axis in sorted({choice.axis for choice in choices})
-    )
-
-
-def _worded_rule(axis: str, worded: Sequence[Collection[str]]) -> Constraint:
+def _worded_rule(axis: str, choices: Collection[Choice]) -> Constraint:
+    """The rule that a plan has a value of the axis that all choices have words for."""
+    worded = [choice.words for choice in choices if choice.axis == axis]
     values = [value for value in worded[0] if all(value in others for others in worded)]
     codes = [code_of(axis, value) for value in values]
     return Constraint(

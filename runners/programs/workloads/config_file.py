@@ -161,12 +161,9 @@ class ConfigFile(Closed):
 
     def choices(self, path: str) -> dict[str, Choice]:
         """The choices of `set`, by key. path: the file's. Raises InvalidValue."""
-        found = {}
-        for key, value in self.set.items():
-            choice = parse_choice(value, f"{path}.set.{key}") if isinstance(value, Mapping) else None
-            if choice is not None:
-                found[key] = choice
-        return found
+        mappings = {key: value for key, value in self.set.items() if isinstance(value, Mapping)}
+        parsed = {key: parse_choice(value, f"{path}.set.{key}") for key, value in mappings.items()}
+        return {key: choice for key, choice in parsed.items() if choice is not None}
 
     def render(
         self,
@@ -191,11 +188,9 @@ class ConfigFile(Closed):
             template = templates.get(f"{path}.{section}.{key}")
             if section == "set" and (choice := choices.get(key)):
                 document = placed(document, {key: choice.words_for(values, f"{path}.set.{key}")})
-                continue
-            if template is not None and not template.has_value(values):
-                continue
-            filled = value if template is None else template.value(values)
-            document = overlaid(document, placed({}, {key: filled}))
+            elif template is None or template.has_value(values):
+                filled = value if template is None else template.value(values)
+                document = overlaid(document, placed({}, {key: filled}))
         try:
             return self._write(placed(document, knobs))
         except TypeError as error:

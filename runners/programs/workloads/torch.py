@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from meshtune.runners.programs.workloads.base import JobRequest, Workload, faile
 from meshtune.runners.programs.workloads.knobs import Telling, options, problems, variables
 from meshtune.runners.step_breakdown import MIN_TIMES
 from meshtune.runners.told_knobs import told_knobs
-from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, RankFailure, first_cause, read_failures, silent_ranks
+from meshtune.runners.trainer.failure import LAST_WORDS_BYTES, first_cause, read_failures, silent_ranks
 from meshtune.runners.trainer.job import (
     JOB_FILE,
     OPTIONS,
@@ -165,8 +165,9 @@ class TorchWorkload(Workload):
         failures = read_failures(directory)
         first = first_cause(failures)
         log_tail = read_tail(log_path(directory, first.rank if first else 0))
-        if status.exit_code is not None and status.exit_code < 0:
-            log_tail = _last_words(directory, failures) or log_tail
+        silent = silent_ranks(failures, _world_size(directory))
+        if (status.exit_code or 0) < 0 and len(silent) == 1:  # the rank that a signal ended, which left no failure file
+            log_tail = read_tail(log_path(directory, silent[0]), LAST_WORDS_BYTES) or log_tail
         # An end that was asked for, or that the infrastructure made, is not the plan's: what dying ranks say is echo.
         if status.state in (JobState.CANCELLED, JobState.LOST) or status.cause is not None:
             return outcome_without_result(status, log_tail)
@@ -176,7 +177,7 @@ class TorchWorkload(Workload):
             status.state is JobState.TIMED_OUT or died_silently(status, {failure.rank for failure in failures})
         ):
             return outcome_without_result(status, log_tail)
-        stuck = silent_ranks(failures, _world_size(directory)) if first.verdict is Verdict.TIMED_OUT else []
+        stuck = silent if first.verdict is Verdict.TIMED_OUT else []
         silence = f"; not a word from rank {', '.join(map(str, stuck))}" if stuck else ""
         return failed(
             first.cause or FAILED[first.verdict],
@@ -185,12 +186,6 @@ class TorchWorkload(Workload):
             phase=first.phase,
             log_tail=log_tail or first.traceback,
         )
-
-
-def _last_words(directory: Path, failures: Sequence[RankFailure]) -> str:
-    """The end of the log of the rank that a signal ended: the only one that left no failure file; else empty."""
-    silent = silent_ranks(failures, _world_size(directory))
-    return read_tail(log_path(directory, silent[0]), LAST_WORDS_BYTES) if len(silent) == 1 else ""
 
 
 def _world_size(directory: Path) -> int:

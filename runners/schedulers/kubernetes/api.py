@@ -79,8 +79,7 @@ class KubernetesApi:
         """With its pods, which are told first. One that is gone is gone."""
         try:
             self._ask(
-                *("BatchV1Api", "delete_namespaced_job", name, self._options.namespace),
-                propagation_policy="Foreground",
+                *("BatchV1Api", "delete_namespaced_job", name, self._options.namespace), propagation_policy="Foreground"
             )
         except Rejected as error:
             if error.code != 404:

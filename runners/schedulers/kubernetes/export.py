@@ -18,7 +18,7 @@ import yaml
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
-from meshtune.runners.schedulers.kubernetes.manifests import QUEUE_LABEL
+from meshtune.runners.schedulers.kubernetes.manifests import QUEUE_LABEL, volumes_of
 from meshtune.runners.yaml_blocks import BlockDumper
 from meshtune.search_spaces.checks import Checks, Closed
 
@@ -86,11 +86,7 @@ def render_jobset(spec: JobSpec, options: Mapping[str, Any]) -> str:
     chosen = read_value(JobSetOptions, dict(options))
     _require_expressible(spec)
     name = label_of(spec.name)
-    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
-    for number, (path, claim) in enumerate(sorted(chosen.claims.items())):
-        volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}})
-        mounts.append({"name": f"claim-{number}", "mountPath": path})
+    volumes, mounts = volumes_of(chosen.claims)
     container = {
         "name": _NODE,
         "image": chosen.image,

@@ -55,12 +55,7 @@ def render_service() -> dict[str, Any]:
     """The headless Service; one for all jobs of a namespace."""
     # Pods meet before any of them is ready.
     spec = {"clusterIP": "None", "selector": MANAGED, "publishNotReadyAddresses": True}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": SERVICE, "labels": MANAGED},
-        "spec": spec,
-    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": SERVICE, "labels": MANAGED}, "spec": spec}
 
 
 def render_job(spec: JobSpec, options: KubernetesOptions, user: User) -> dict[str, Any]:
@@ -81,20 +76,23 @@ def render_job(spec: JobSpec, options: KubernetesOptions, user: User) -> dict[st
             "backoffLimit": 0,
             "ttlSecondsAfterFinished": options.keep_s,
             **({"suspend": True} if options.queue else {}),
-            "template": {
-                "metadata": {"labels": labels, "annotations": notes},
-                "spec": _pod(spec, name, options, user),
-            },
+            "template": {"metadata": {"labels": labels, "annotations": notes}, "spec": _pod(spec, name, options, user)},
         },
     }
 
 
-def _pod(spec: JobSpec, name: str, options: KubernetesOptions, user: User) -> dict[str, Any]:
+def volumes_of(claims: Mapping[str, str]) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+    """The volumes of a pod, memory for its processes and claims by their path, and where its container sees them."""
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
-    for number, (path, claim) in enumerate(sorted(options.claims.items())):
+    for number, (path, claim) in enumerate(sorted(claims.items())):
         volumes.append({"name": f"claim-{number}", "persistentVolumeClaim": {"claimName": claim}})
         mounts.append({"name": f"claim-{number}", "mountPath": path})
+    return volumes, mounts
+
+
+def _pod(spec: JobSpec, name: str, options: KubernetesOptions, user: User) -> dict[str, Any]:
+    volumes, mounts = volumes_of(options.claims)
     for number, path in enumerate(options.host_paths):
         volumes.append({"name": f"host-{number}", "hostPath": {"path": path, "type": "Directory"}})
         mounts.append({"name": f"host-{number}", "mountPath": path})

@@ -16,16 +16,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from meshtune.runners.base import (
-    Cause,
-    InvalidJob,
-    JobSpec,
-    JobState,
-    JobStatus,
-    NoTimeLeft,
-    Start,
-    is_fit,
-)
+from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatus, NoTimeLeft, Start, is_fit
 from meshtune.runners.command import Answer, call
 from meshtune.runners.processes.gang import JOB_MARK
 from meshtune.runners.schedulers.batch.base import explained
@@ -103,10 +94,7 @@ def read_allocation(environment: Mapping[str, str], cluster: ClusterSpec, cpus_p
         # Not set everywhere; the spec's word is left then.
         devices = int(environment.get("SLURM_GPUS_ON_NODE", cluster.devices_per_node))
     nodes = sum(int(times or 1) for _, times in counts)
-    for name, had, wanted in (
-        ("nodes", nodes, cluster.nodes),
-        ("devices_per_node", devices, cluster.devices_per_node),
-    ):
+    for name, had, wanted in (("nodes", nodes, cluster.nodes), ("devices_per_node", devices, cluster.devices_per_node)):
         message = f"allocation: {name}({had}) of allocation {id} are too few for the {wanted} of the cluster"
         checks.require(had >= wanted, "mode", message)
     checks.done()

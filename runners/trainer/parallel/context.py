@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from meshtune.runners.trainer.model import Attend, Transformer, attend_causally
+from meshtune.runners.trainer.model import Transformer, attend_causally
 from meshtune.runners.trainer.parallel.attention_kernels import AttentionAnswer, Gradients, Kernel, choose_kernel, merge
 from meshtune.runners.trainer.parallel.mesh import exchange
 from meshtune.runners.trainer.places import Places
@@ -40,13 +40,11 @@ def _slice(index: int, parts: int, length: int) -> range:
 def spread_attention(model: Transformer, mesh: DeviceMesh, kind: ContextParallel) -> None:
     group = mesh.get_group()
     for layer in model.layer_list():
-        layer.attention.attend = _build_attend(group, kind)
-
-
-def _build_attend(group: dist.ProcessGroup, kind: ContextParallel) -> Attend:
-    if kind is ContextParallel.ULYSSES:
-        return UlyssesAttention(group)
-    return BlockAttention(GatheredKeys(group) if kind is ContextParallel.ALL_GATHER else RingOfKeys(group))
+        if kind is ContextParallel.ULYSSES:
+            layer.attention.attend = UlyssesAttention(group)
+        else:
+            way = GatheredKeys(group) if kind is ContextParallel.ALL_GATHER else RingOfKeys(group)
+            layer.attention.attend = BlockAttention(way)
 
 
 class UlyssesAttention:

@@ -6,6 +6,7 @@ parameters have replicas over dp x cp, an expert's over edp x cp alone (Singh et
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
@@ -82,13 +83,13 @@ def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:
     if plan.pp == 2:
         return mesh.pp.get_group()
     per_stage = plan.world_size // plan.pp
-    pairs = [[rank, (plan.pp - 1) * per_stage + rank] for rank in range(per_stage)]
-    own = None
-    for pair in pairs:
-        group = dist.new_group(pair)
-        if dist.get_rank() in pair:
-            own = group
-    return own
+    return own_group([[rank, (plan.pp - 1) * per_stage + rank] for rank in range(per_stage)])
+
+
+def own_group(members: Iterable[Sequence[int]]) -> dist.ProcessGroup | None:
+    """Of groups of these ranks the one that this rank is in, None for none. Collective."""
+    groups = {tuple(ranks): dist.new_group(list(ranks)) for ranks in members}  # by every rank, in one order
+    return next((group for ranks, group in groups.items() if dist.get_rank() in ranks), None)
 
 
 def choose_device(kind: DeviceKind, local_rank: int, threads: int = 1) -> torch.device:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from meshtune.runners.trainer.head import own_rows
+from meshtune.runners.trainer.head import own_rows, sum_over
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Attention, Cut, Layer, Transformer, is_of_norm, joined_weights
 
@@ -53,58 +53,37 @@ def _lies_in_order(x: Tensor, axis: int) -> bool:
     return axis == 1 and x.shape[0] == 1 and not torch.compiler.is_compiling()
 
 
-def _sum(x: Tensor, group: str) -> Tensor:
-    out: Tensor = _COLLECTIVES.wait_tensor.default(_COLLECTIVES.all_reduce.default(x.contiguous(), "sum", group))
-    return out
-
-
 # In these, arguments and what the context keeps are tensors, names and numbers: all that the compiler follows.
-class _Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, part: Tensor, group: str, size: int, axis: int) -> Tensor:
-        ctx.how = (group, size, axis)
-        return _gather(part, group, size, axis)
+class _Moved(torch.autograd.Function):
+    """A gather, or the sum of parts: each is what takes the other's gradients back."""
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _sum_parts(gradients[0], *ctx.how), None, None, None
-
-
-class _Scattered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, whole: Tensor, group: str, size: int, axis: int) -> Tensor:
-        ctx.how = (group, size, axis)
-        return _sum_parts(whole, group, size, axis)
+    def forward(ctx: Any, x: Tensor, gathers: bool, *how: Any) -> Tensor:
+        ctx.gathers, ctx.how = gathers, how
+        return _gather(x, *how) if gathers else _sum_parts(x, *how)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _gather(gradients[0], *ctx.how), None, None, None
-
-
-class _Shared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _sum(gradients[0], ctx.group), None
+        back = _sum_parts if ctx.gathers else _gather
+        return back(gradients[0], *ctx.how), None, None, None, None
 
 
 class _Summed(torch.autograd.Function):
+    """The sum over the ranks, or `x` itself, whose gradients are summed."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str) -> Tensor:
-        return _sum(x, group)
+    def forward(ctx: Any, x: Tensor, group: str, shared: bool) -> Tensor:
+        ctx.group, ctx.shared = group, shared
+        return x.view_as(x) if shared else sum_over(group, x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0], None
+        return sum_over(ctx.group, gradients[0]) if ctx.shared else gradients[0], None, None
 
 
 def gathered(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts along the axis, each of which has another part of its gradient on each rank."""
-    out: Tensor = _Gathered.apply(part, group.group_name, group.size(), axis)  # type: ignore[no-untyped-call]
+    out: Tensor = _Moved.apply(part, True, group.group_name, group.size(), axis)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -112,16 +91,16 @@ def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Te
     """All tokens, for weights that are cut."""
     if sequence_parallel:
         return gathered(x, group, SEQUENCE)
-    out: Tensor = _Shared.apply(x, group.group_name)  # type: ignore[no-untyped-call]
+    out: Tensor = _Summed.apply(x, group.group_name, True)  # type: ignore[no-untyped-call]
     return out
 
 
 def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
     """The sum of what the ranks' parts of weights made, in the layout between blocks."""
     if sequence_parallel:
-        part: Tensor = _Scattered.apply(x, group.group_name, group.size(), SEQUENCE)  # type: ignore[no-untyped-call]
+        part: Tensor = _Moved.apply(x, False, group.group_name, group.size(), SEQUENCE)  # type: ignore[no-untyped-call]
         return part
-    out: Tensor = _Summed.apply(x, group.group_name)  # type: ignore[no-untyped-call]
+    out: Tensor = _Summed.apply(x, group.group_name, False)  # type: ignore[no-untyped-call]
     return out
 
 
