@@ -286,7 +286,7 @@ def started(imported: Imported, plan: Plan, devices: int, folder: Path) -> list[
     where = cluster(1, devices)
     job = workload.materialize("t", replace(TINY, seq_len=1), plan, where, folder / "job", seed=1, time_limit_s=60.0)
     # Behind `sh -c TEXT FOLDER`.
-    return list(job.command[4:])
+    return list(job.command[job.command.index("-c") + 3 :])
 
 
 def baseline(imported: Imported, devices: int) -> Plan:
@@ -466,7 +466,7 @@ def test_the_command_line_writes_the_draft(folder):
         assert spec["workload"]["command"][5:] == behind
         assert spec["baseline"] == HERE
         assert len(spec["open_questions"]) == 2
-        assert "fill in before use: model.layers" in done.err
+        assert "fill in before use: cluster" in done.err
     assert spec["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
 
 

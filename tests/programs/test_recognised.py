@@ -1,5 +1,4 @@
-"""Programs that are recognised: what of a start is read, and of those that are not read the printed next step, followed
-as it is written, which comes to a space that has the baseline."""
+"""Programs that are recognised: what of a start is read, and the next step of what is not, followed as it is written."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from meshtune.tuner.specs.document import parse_yaml
 
 run = partial(run_meshtune, Path())
 
-# Not read: each comes to a spec.
-REFUSED = {
-    "levanter": "python -m levanter.main.train_lm --config_path train.yaml",
-    "olmo": "torchrun --nnodes 2 --nproc-per-node 8 OLMo/scripts/train.py train.yaml",
-    "fairseq": "fairseq-train data --fp16 \\\n  --max-tokens 4096 \\",
-    "colossalai": "colossalai run --nproc_per_node 8 train.py",
-    "nanotron": "torchrun --nnodes=2 --nproc_per_node=8 run_train.py --config-file train.yaml",
+# No table says more than how they start: each is a plain command.
+PLAIN = {
+    "python -m levanter.main.train_lm --config_path train.yaml": ("-m", "levanter.main.train_lm"),
+    "torchrun --nnodes 2 --nproc-per-node 8 OLMo/scripts/train.py train.yaml": ("OLMo/scripts/train.py",),
+    "fairseq-train data-bin --fp16 \\\n  --max-tokens 4096": ("-m", "fairseq_cli.train", "data-bin"),
+    "colossalai run --nproc_per_node 8 train.py": ("train.py",),
+    "torchrun --nnodes=2 --nproc_per_node=8 run_train.py --config-file train.yaml": ("run_train.py",),
 }
 # Read as far as their tables go: a start, what its spec says, and what of the words trials leave out.
 LITGPT = "train.micro_batch_size 4 --train.global_batch_size 64 --precision bf16-mixed --out_dir /data/mine"
@@ -158,21 +157,19 @@ def at(document: Any, path: str) -> Any:
 
 
 def test_each_program_has_a_start_here():
-    assert REFUSED.keys() | READ.keys() | {"nemo_recipes"} == tables().keys()
+    assert READ.keys() == tables().keys()
 
 
-@pytest.mark.parametrize("program", REFUSED)
-def test_the_spec_that_the_refusal_names_has_plans(program, folder):
-    said = refusal(folder, "run.sh", f"#!/bin/bash\n#SBATCH --nodes=2\nset -e\n{REFUSED[program]}\n")
-    assert tables()[program]["program"]["title"] in said
-    text = said.partition("SPEC.yaml:\n\n")[2]
-    spaces(folder, text)
-    spec = parse_yaml(text)
-    assert spec["cluster"]["nodes"] == 2
-    assert ("# open: the preset\n" in text) == ("torchrun" in REFUSED[program])
-    assert all("# open:" in line for line in text.splitlines() if line.startswith(("model", "global", "  fixed")))
-    assert all(word and word == word.strip() for word in spec["workload"]["command"])
-    assert "FILE.yaml" not in text
+@pytest.mark.parametrize("start", PLAIN)
+def test_a_start_of_a_program_without_rows_is_a_plain_command(start, folder):
+    (folder / "run.sh").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nset -e\n{start}\n")
+    done = run("import", "run.sh", "--cluster", "dgx-h100")
+    assert done.code == 0, done.err
+    spec = parse_yaml(done.out)
+    assert {*PLAIN[start]} <= {*spec["workload"]["command"]}
+    assert spec["workload"]["watch"] is True
+    spec.pop("open_questions")
+    spaces(folder, json.dumps({**spec, "global_batch_size": 16}))
 
 
 @pytest.mark.parametrize("program", READ)

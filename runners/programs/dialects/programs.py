@@ -22,7 +22,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.call import with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.plain import reader as plain
-from meshtune.runners.programs.recognised import not_read, recognised, tables
+from meshtune.runners.programs.recognised import not_read, recognised
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
 from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
@@ -44,13 +44,14 @@ DIALECTS: Mapping[str, str] = {
     "torchtitan": f"{PROGRAMS}.torchtitan.reader",
     "transformers": f"{PROGRAMS}.transformers.reader",
     "megatron": f"{PROGRAMS}.megatron.reader",
-    "megatron-like": f"{PROGRAMS}.megatron.trainer_reader",
     "deepspeed": f"{PROGRAMS}.deepspeed.reader",
+    "plain": f"{PROGRAMS}.plain.reader",
 }
+_KNOWN = ", ".join(name for name in DIALECTS if name != "plain")
 # A program that takes its process groups from another launcher is not what it looks like by its arguments.
 _NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {
-    "accelerate": ("megatron", "megatron-like", "torchtitan"),
-    "composer": ("megatron", "megatron-like"),
+    "accelerate": ("megatron", "torchtitan"),
+    "composer": ("megatron",),
 }
 # Seconds before the first step of large programs on a cluster, give or take a factor of two: imports from a shared
 # disk, a checkpoint, groups of NCCL, kernels that are built.
@@ -64,29 +65,30 @@ _NEXT = f"{_LOG}; or write a spec with `kind: command` (docs/how-to/workloads.md
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
-    if not dialect and (other := recognised(launch.script)) and "command" not in tables()[other]:
-        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
     for module in _modules(dialect, "read_launch", plain.launcher_of(launch)):
         if dialect or module.is_program(launch):
-            found = with_prefix(_read(module.read_launch, launch), launch)
-            return _completed(_with_placeholders(found, launch), launch)
+            return _started(module, launch)
     launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
     nodes, each = launch.nodes, launch.devices_per_node
     told = "; ".join(question.text for question in launch.questions if question.path == "cluster.nodes")
     counts = f" on {nodes} nodes with {each} devices each" if nodes and each else f" ({told})" if told else ""
     if other := recognised(f"{launch.script} {words}"):
-        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
+        raise CannotRead(f"{launch.place}: {not_read(other, f'{launch.script} {words}')}")
     if is_known(launch.script) and is_placeholder(launch.script):
         raise CannotRead(
             f"{launch.place}: {launch.script}, started by {launcher}{counts}, is a placeholder. Its arguments: "
             f"{words or 'none'}. Next: write the program's own path there, and meshtune import the same file"
         )
     if launch.script:
-        launch = plain.through_launcher(launch)
-        found = with_prefix(plain.read_launch(launch), launch)
-        return _completed(_with_placeholders(found, launch), launch, start_s=None)
+        return _started(plain, launch)
     raise CannotRead(f"{launch.place}: no program is named. Its arguments: {words or 'none'}. {_NEXT}")
+
+
+def _started(module: Any, launch: Launch) -> Imported:
+    launch = plain.through_launcher(launch) if module is plain else launch
+    found = with_prefix(_read(module.read_launch, launch), launch)
+    return _completed(_with_placeholders(found, launch), launch, None if module is plain else START_S)
 
 
 def _with_placeholders(imported: Imported, launch: Launch) -> Imported:
@@ -114,7 +116,7 @@ def read_log(text: str, dialect: str = "") -> Imported:
     for module in _modules(dialect, "read_log"):
         if dialect or module.is_log(text):
             return _completed(_read(module.read_log, text))
-    raise CannotRead(f"holds no list of arguments of the programs that are known ({', '.join(DIALECTS)}). {_NEXT}")
+    raise CannotRead(f"holds no list of arguments of the programs that are known ({_KNOWN}). {_NEXT}")
 
 
 def read_file(name: str, text: str, dialect: str = "") -> Imported:
@@ -123,12 +125,12 @@ def read_file(name: str, text: str, dialect: str = "") -> Imported:
         if dialect or module.is_file(name, text):
             return _completed(_read(module.read_file_text, name, text))
     if other := recognised(text):
-        raise CannotRead(not_read(other, text, file=name))
+        raise CannotRead(not_read(other, text))
     if name.endswith((".yaml", ".yml", ".json")):
         # What makes it no file of keys is the cause.
         _read(read_mapping, name, text)
     raise CannotRead(
-        f"is no configuration of a program that is known ({', '.join(DIALECTS)}). If a launch script names it: "
+        f"is no configuration of a program that is known ({_KNOWN}). If a launch script names it: "
         f"meshtune import SCRIPT, which reads both. {_NEXT}"
     )
 

@@ -27,7 +27,7 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
         content = file.read(_MAX_LOG)
     text = content.decode("utf-8", errors="replace")
     small = len(content) <= SLOW_LIMITS.max_bytes
-    if not text.startswith("#!") and path.suffix not in NAMES["scripts"]:
+    if path.suffix == ".py" or not (text.startswith("#!") or path.suffix in NAMES["scripts"]):
         if small and (path.suffix in NAMES["configurations"] or dialect or programs.is_file(path.name, text)):
             return _read_file(path, text, dialect)
         if path.suffix in _LOGS or programs.is_log(text):
@@ -52,7 +52,7 @@ def read_script(text: str, *, path: Path, given: Mapping[str, str], number: int 
     launch = find_launch(text, path=path, given=given, number=number)
     if "$" in launch.script and not dialect and (other := recognised(text)):
         # A variable has the program's name.
-        raise CannotRead(not_read(other, text, nodes=launch.nodes, devices=launch.devices_per_node))
+        raise CannotRead(not_read(other, text))
     return with_job(programs.read_start(launch, dialect), text, launch)
 
 

@@ -71,6 +71,11 @@ class _Said:
         return value if self.at is not None else [self.name, value]
 
 
+def is_program(launch: Launch) -> bool:
+    """No start by itself: what no other reader knows is read so."""
+    return False
+
+
 def through_launcher(launch: Launch) -> Launch:
     """The start, without what is said of the options of a launcher that trials keep."""
     said = f"{launch.place}: {launcher_of(launch)} has "
