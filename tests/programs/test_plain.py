@@ -280,8 +280,8 @@ def test_a_script_of_each_style_becomes_its_draft(style, folder):
 
 
 def started(imported: Imported, plan: Plan, devices: int, folder: Path) -> list[str]:
-    """The words that a trial of a plan starts."""
-    known = {field.name for field in fields(CommandOptions)}
+    """The words that an export of a plan starts."""
+    known = {field.name for field in fields(CommandOptions)} - {"trial_arguments"}
     workload = CommandWorkload({name: value for name, value in imported.workload.items() if name in known})
     where = cluster(1, devices)
     job = workload.materialize("t", replace(TINY, seq_len=1), plan, where, folder / "job", seed=1, time_limit_s=60.0)

@@ -1,4 +1,4 @@
-"""Programs that are recognised: what of a start is read, and the next step of what is not, followed as it is written."""
+"""Programs that are recognised: what of a start is read, and the next step of what is not, followed as it stands."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_start_of_a_program_without_rows_is_a_plain_command(start, folder):
     assert {*PLAIN[start]} <= {*spec["workload"]["command"]}
     assert spec["workload"]["watch"] is True
     spec.pop("open_questions")
-    spaces(folder, json.dumps({**spec, "global_batch_size": 16}))
+    spaces(folder, json.dumps({**spec, "global_batch_size": spec["global_batch_size"] or 16}))
 
 
 @pytest.mark.parametrize("program", READ)
