@@ -27,18 +27,11 @@ def tables() -> Mapping[str, Mapping[str, Any]]:
     return {name: document for name, document in lists.items() if "recognise" in document}
 
 
-@cache
-def _of_ranks() -> tuple[str, ...]:
-    lists = (table_of(f"{PROGRAMS}.{name}").lists for name in programs())
-    own = [
-        each for each in lists if each.get("command", {}).get("start") or each.get("program", {}).get("starts_ranks")
-    ]
-    return tuple(each["program"]["script"] for each in own)
-
-
 def starts_ranks(script: str) -> bool:
     """Whether a program starts its ranks itself, so that one process of it says nothing of devices."""
-    return any(re.fullmatch(pattern, script) for pattern in _of_ranks())
+    lists = (table_of(f"{PROGRAMS}.{name}").lists for name in programs())
+    own = (each for each in lists if each.get("command", {}).get("start") or "starts_ranks" in each.get("program", {}))
+    return any(re.fullmatch(each["program"]["script"], script) for each in own)
 
 
 def recognised(text: str) -> str:

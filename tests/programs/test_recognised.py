@@ -169,7 +169,12 @@ def test_a_start_of_a_program_without_rows_is_a_plain_command(start, folder):
     assert {*PLAIN[start]} <= {*spec["workload"]["command"]}
     assert spec["workload"]["watch"] is True
     spec.pop("open_questions")
-    spaces(folder, json.dumps({**spec, "global_batch_size": spec["global_batch_size"] or 16}))
+    spaces(
+        folder,
+        json.dumps(
+            {**spec, "global_batch_size": spec["global_batch_size"] or (16 if "nodes" in spec["cluster"] else 8)}
+        ),
+    )
 
 
 @pytest.mark.parametrize("program", READ)

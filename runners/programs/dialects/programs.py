@@ -27,18 +27,15 @@ from meshtune.runners.programs.table import PROGRAMS, programs, table_of
 from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
 
-
-def _of_tables() -> Iterator[str]:
-    """The folders that are programs by their table alone, in order of their names."""
-    for name in programs():
-        alone = not files(PROGRAMS).joinpath(name, "reader.py").is_file()
-        if alone and "command" in table_of(f"{PROGRAMS}.{name}").lists:
-            yield name
-
-
 # Programs that start others come before those that they start. name, as for `--format` -> module.
 DIALECTS: Mapping[str, str] = {
-    **{name.replace("_", "-"): f"{PROGRAMS}.{name}" for name in _of_tables()},
+    # The folders that are programs by their table alone, in order of their names.
+    **{
+        name.replace("_", "-"): f"{PROGRAMS}.{name}"
+        for name in programs()
+        if "command" in table_of(f"{PROGRAMS}.{name}").lists
+        and not files(PROGRAMS).joinpath(name, "reader.py").is_file()
+    },
     "gpt-neox": f"{PROGRAMS}.neox.reader",
     "nemo": f"{PROGRAMS}.nemo.reader",
     "torchtitan": f"{PROGRAMS}.torchtitan.reader",
@@ -67,28 +64,11 @@ def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
     for module in _modules(dialect, "read_launch", plain.launcher_of(launch)):
         if dialect or module.is_program(launch):
-            return _started(module, launch)
-    launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
+            launch = plain.through_launcher(launch) if module is plain else launch
+            found = with_prefix(_read(module.read_launch, launch), launch)
+            return _completed(_with_placeholders(found, launch), launch, None if module is plain else START_S)
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
-    nodes, each = launch.nodes, launch.devices_per_node
-    told = "; ".join(question.text for question in launch.questions if question.path == "cluster.nodes")
-    counts = f" on {nodes} nodes with {each} devices each" if nodes and each else f" ({told})" if told else ""
-    if other := recognised(f"{launch.script} {words}"):
-        raise CannotRead(f"{launch.place}: {not_read(other, f'{launch.script} {words}')}")
-    if is_known(launch.script) and is_placeholder(launch.script):
-        raise CannotRead(
-            f"{launch.place}: {launch.script}, started by {launcher}{counts}, is a placeholder. Its arguments: "
-            f"{words or 'none'}. Next: write the program's own path there, and meshtune import the same file"
-        )
-    if launch.script:
-        return _started(plain, launch)
     raise CannotRead(f"{launch.place}: no program is named. Its arguments: {words or 'none'}. {_NEXT}")
-
-
-def _started(module: Any, launch: Launch) -> Imported:
-    launch = plain.through_launcher(launch) if module is plain else launch
-    found = with_prefix(_read(module.read_launch, launch), launch)
-    return _completed(_with_placeholders(found, launch), launch, None if module is plain else START_S)
 
 
 def _with_placeholders(imported: Imported, launch: Launch) -> Imported:
@@ -106,7 +86,7 @@ def _with_placeholders(imported: Imported, launch: Launch) -> Imported:
         if is_known(text)
         and is_placeholder(text, flags.get(text, ""))
         and text in stays
-        and text.rpartition("=")[2] not in asked
+        and (text == launch.script or text.rpartition("=")[2] not in asked)
     ]
     return replace(imported, questions=(*imported.questions, *dict.fromkeys(questions)))
 
