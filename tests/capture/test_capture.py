@@ -704,7 +704,7 @@ def test_a_folder_is_the_same_however_a_capture_ends(tmp_path, end):
         if lasting:
             assert list(processes_where(sleeps))
             process.send_signal(end)
-        assert process.wait(60) == (2 if not lasting else 128 + end)
+        assert process.wait(60) == (128 + end if lasting else 2 if end == "failure" else 0)
     assert tree(work) == before
     assert list(temporary.iterdir()) == []
     assert not list(processes_where(sleeps))

@@ -1,9 +1,8 @@
-"""Programs that are recognised: what of a start is read, and the next step of what is not, followed as it stands."""
+"""Starts of programs that are known: what is read as far as their tables go, and of the others as of any command."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from command_lab import run_meshtune
 
 from meshtune.runners.programs.launch_words import laid_over
-from meshtune.runners.programs.recognised import tables
 from meshtune.runners.programs.table import lines
 from meshtune.tuner.specs.document import parse_yaml
 
@@ -156,10 +154,6 @@ def at(document: Any, path: str) -> Any:
     return document
 
 
-def test_each_program_has_a_start_here():
-    assert READ.keys() == tables().keys()
-
-
 @pytest.mark.parametrize("start", PLAIN)
 def test_a_start_of_a_program_without_rows_is_a_plain_command(start, folder):
     (folder / "run.sh").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nset -e\n{start}\n")
@@ -235,13 +229,12 @@ def test_dynamic_batches_of_verl_make_no_placeholder(folder):
     assert "{micro_batch_size}" not in " ".join(spec["workload"]["command"])
 
 
-def test_a_start_that_is_not_found_is_named_with_its_words(folder):
-    text = 'HOME_OF="/opt/openrlhf"\ncat > $X <<EOF\nopenrlhf.cli.train_sft --max_len 2048 \\\n  --zero_stage 3\nEOF\n'
-    said = refusal(folder, "run.sh", f"{text}deepspeed --module $(cat $X)\n")
-    assert "OpenRLHF" in said
-    words = shlex.split(said.partition("meshtune import --command ")[2])[0]
-    assert words == "deepspeed --module openrlhf.cli.train_sft --max_len 2048 --zero_stage 3"
-    assert run("import", "--command", words).code == 0
+def test_words_behind_a_variable_are_followed(folder):
+    words = "openrlhf.cli.train_sft --max_len 2048 \\\n  --zero_stage 3"
+    text = f"read -r -d '' X <<EOF\n{words}\nEOF\ndeepspeed --module $X\n"
+    (folder / "run.sh").write_text(text)
+    spec = parse_yaml(run("import", "run.sh").out)
+    assert (spec["model"]["seq_len"], spec["baseline"]["zero_stage"]) == (2048, 3)
 
 
 def test_the_step_of_a_script_that_is_named_alone_works(folder):

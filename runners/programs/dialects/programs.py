@@ -22,7 +22,6 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.call import with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.plain import reader as plain
-from meshtune.runners.programs.recognised import not_read, recognised
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
 from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
@@ -104,8 +103,6 @@ def read_file(name: str, text: str, dialect: str = "") -> Imported:
     for module in _modules(dialect, "read_file_text"):
         if dialect or module.is_file(name, text):
             return _completed(_read(module.read_file_text, name, text))
-    if other := recognised(text):
-        raise CannotRead(not_read(other, text))
     if name.endswith((".yaml", ".yml", ".json")):
         # What makes it no file of keys is the cause.
         _read(read_mapping, name, text)
