@@ -154,18 +154,13 @@ class Row(Closed):
         for value, listed in self.words.items():
             words = listed if isinstance(listed, list) else [listed]
             if any(same(known, word) for known in words):
-                return _typed(value)
+                return {"true": True, "false": False}.get(value, int(value) if value.isdecimal() else value)
         return None
 
 
 def placed(names: tuple[str, ...], places: Mapping[str, str]) -> tuple[str, ...]:
     """The names, each once, with what a variant calls their sections."""
     return tuple(dict.fromkeys(name.format_map(places) for name in names)) if places else names
-
-
-def _typed(text: str) -> Any:
-    known = {"true": True, "false": False}
-    return known[text] if text in known else int(text) if text.isdecimal() else text
 
 
 def same(one: Any, other: Any) -> bool:

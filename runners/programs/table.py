@@ -11,6 +11,7 @@ reason; `of` as rows have it. What no condition can say is a rule in Python."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -314,6 +315,13 @@ PROGRAMS = "meshtune.runners.programs"
 def programs() -> tuple[str, ...]:
     """The folders of programs that have a table, in order of their names."""
     return tuple(sorted(each.name for each in files(PROGRAMS).iterdir() if each.joinpath("table.toml").is_file()))
+
+
+def starts_ranks(script: str) -> bool:
+    """Whether a program starts its ranks itself, so that one process of it says nothing of devices."""
+    lists = (table_of(f"{PROGRAMS}.{name}").lists for name in programs())
+    own = (each for each in lists if each.get("command", {}).get("start") or "starts_ranks" in each.get("program", {}))
+    return any(re.fullmatch(each["program"]["script"], script) for each in own)
 
 
 @cache

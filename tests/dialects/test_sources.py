@@ -184,14 +184,11 @@ def test_the_folder_that_pwd_says_is_the_present_one(folder):
 def test_what_is_recognised_and_not_read_is_named(folder):
     (folder / "c.yaml").write_text("fsdp:\n  wrapping_strategy: by_block\nmodel:\n  d_model: 8\n")
     told = run("import", "c.yaml").err
-    assert (
-        "c.yaml: is a file or a start of OLMo, which is recognised and not read. Next: a spec with `kind: command`"
-        in told
-    )
+    assert "is no configuration of a program that is known" in told
     (folder / "run.sh").write_text("python -m levanter.main.train_lm --config_path c.yaml\n")
-    assert "Levanter" in run("import", "run.sh").err
-    (folder / "d.yaml").write_text("a: 1\n")
-    assert "is no configuration of a program that is known" in run("import", "d.yaml").err
+    assert "workload.configs with its keys" in run("import", "run.sh").err
+    (folder / "recipe.py").write_text("#!/usr/bin/env python\nimport nemo_run as run\n")
+    assert "recipe in Python, which is not read" in run("import", "recipe.py").err
 
 
 def test_a_log_without_arguments_is_refused_with_the_next_step(folder):

@@ -81,9 +81,6 @@ def follow(folder: Path, said: str, words: list[str]) -> tuple[Result, list[str]
     elif step.startswith("the same command with"):
         given = re.findall(r"--set (\w+)=", step)
         words = [*(part for name in given for part in ("--set", f"{name}={VALUES.get(name, '1')}")), *words]
-    elif step.startswith("write the program's own path there"):
-        placeholder = re.search(r"(\S+), started by", said)[1]
-        (folder / script).write_text((folder / script).read_text().replace(placeholder, "train.py"))
     elif step.startswith("make the file"):
         named = r"make the file ([\w./-]+)|([\w./-]+\.(?:json|ya?ml|sh))(?:, are not there|,? is not there)"
         name = re.search(named, said)[re.search(named, said).lastindex]

@@ -69,12 +69,6 @@ gradient_accumulation_steps = 5 * 8
 exec(open("configurator.py").read())
 gradient_accumulation_steps //= ddp_world_size
 """
-FLAGS = """
-from absl import flags
-flags.DEFINE_integer("global_batch_size", 64, "of a step")
-flags.DEFINE_integer("per_device_batch_size", 4, "")
-flags.DEFINE_bool("checkpoint_activations", False, "trade time for memory")
-"""
 FIRE = """
 import fire
 def train(data: str, batch_size: int = 128, micro_batch_size: int = 4):
@@ -189,16 +183,11 @@ STYLES: Mapping[str, tuple[str, str, list[Any], dict[str, Any]]] = {
         ],
         {"plan": {"micro_batch_size": 16}, "batch": 256},
     ),
-    "absl under mpirun": (
-        FLAGS,
-        "mpirun -np 4 python train.py --per_device_batch_size=8 --nocheckpoint_activations --global_batch_size 64",
-        [
-            "--per_device_batch_size={micro_batch_size}",
-            {"{recompute}": {"none": "--nocheckpoint_activations", "full": "--checkpoint_activations"}},
-            "--global_batch_size",
-            "{global_batch_size}",
-        ],
-        {"plan": {"micro_batch_size": 8, "recompute": "none"}, "batch": 64, "start": None},
+    "a command under mpirun": (
+        "",
+        "mpirun -np 4 python train.py --per_device_batch_size=8 --global_batch_size 64",
+        ["--per_device_batch_size={micro_batch_size}", "--global_batch_size", "{global_batch_size}"],
+        {"plan": {"micro_batch_size": 8}, "batch": 64, "start": None},
     ),
     "fire, whose accumulation is worked out": (
         FIRE,
@@ -343,14 +332,6 @@ def test_what_recomputes_is_told_in_the_words_of_its_flag(declared, given, words
     assert set(choice) == words
     assert imported.plan["recompute"] == "full"
     assert started(imported, baseline(imported, 1), 1, folder) == shlex.split(f"python train.py -b 2 {given}")
-
-
-def test_flags_of_commands_of_typer_are_those_of_their_functions(folder):
-    source = (
-        "import typer\napp = typer.Typer()\ndef tp(cp: int = 2): ...\n@app.command()\ndef run(accum: int = 2): ...\n"
-    )
-    imported = read(folder, source, "python train.py -b 2")
-    assert [list(each) for each in imported.workload["command"] if isinstance(each, dict)] == [["{grad_accum_steps}"]]
 
 
 def test_a_value_that_the_script_does_not_say_is_asked(folder):

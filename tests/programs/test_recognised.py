@@ -1,10 +1,8 @@
-"""Programs that are recognised: what of a start is read, and of those that are not read the printed next step, followed
-as it is written, which comes to a space that has the baseline."""
+"""Starts of programs that are known: what is read as far as their tables go, and of the others as of any command."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,19 +11,18 @@ import pytest
 from command_lab import run_meshtune
 
 from meshtune.runners.programs.launch_words import laid_over
-from meshtune.runners.programs.recognised import tables
 from meshtune.runners.programs.table import lines
 from meshtune.tuner.specs.document import parse_yaml
 
 run = partial(run_meshtune, Path())
 
-# Not read: each comes to a spec.
-REFUSED = {
-    "levanter": "python -m levanter.main.train_lm --config_path train.yaml",
-    "olmo": "torchrun --nnodes 2 --nproc-per-node 8 OLMo/scripts/train.py train.yaml",
-    "fairseq": "fairseq-train data --fp16 \\\n  --max-tokens 4096 \\",
-    "colossalai": "colossalai run --nproc_per_node 8 train.py",
-    "nanotron": "torchrun --nnodes=2 --nproc_per_node=8 run_train.py --config-file train.yaml",
+# No table says more than how they start: each is a plain command.
+PLAIN = {
+    "python -m levanter.main.train_lm --config_path train.yaml": ("-m", "levanter.main.train_lm"),
+    "torchrun --nnodes 2 --nproc-per-node 8 OLMo/scripts/train.py train.yaml": ("OLMo/scripts/train.py",),
+    "fairseq-train data-bin --fp16 \\\n  --max-tokens 4096": ("-m", "fairseq_cli.train", "data-bin"),
+    "colossalai run --nproc_per_node 8 train.py": ("train.py",),
+    "torchrun --nnodes=2 --nproc_per_node=8 run_train.py --config-file train.yaml": ("run_train.py",),
 }
 # Read as far as their tables go: a start, what its spec says, and what of the words trials leave out.
 LITGPT = "train.micro_batch_size 4 --train.global_batch_size 64 --precision bf16-mixed --out_dir /data/mine"
@@ -157,22 +154,21 @@ def at(document: Any, path: str) -> Any:
     return document
 
 
-def test_each_program_has_a_start_here():
-    assert REFUSED.keys() | READ.keys() | {"nemo_recipes"} == tables().keys()
-
-
-@pytest.mark.parametrize("program", REFUSED)
-def test_the_spec_that_the_refusal_names_has_plans(program, folder):
-    said = refusal(folder, "run.sh", f"#!/bin/bash\n#SBATCH --nodes=2\nset -e\n{REFUSED[program]}\n")
-    assert tables()[program]["program"]["title"] in said
-    text = said.partition("SPEC.yaml:\n\n")[2]
-    spaces(folder, text)
-    spec = parse_yaml(text)
-    assert spec["cluster"]["nodes"] == 2
-    assert ("# open: the preset\n" in text) == ("torchrun" in REFUSED[program])
-    assert all("# open:" in line for line in text.splitlines() if line.startswith(("model", "global", "  fixed")))
-    assert all(word and word == word.strip() for word in spec["workload"]["command"])
-    assert "FILE.yaml" not in text
+@pytest.mark.parametrize("start", PLAIN)
+def test_a_start_of_a_program_without_rows_is_a_plain_command(start, folder):
+    (folder / "run.sh").write_text(f"#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nset -e\n{start}\n")
+    done = run("import", "run.sh", "--cluster", "dgx-h100")
+    assert done.code == 0, done.err
+    spec = parse_yaml(done.out)
+    assert {*PLAIN[start]} <= {*spec["workload"]["command"]}
+    assert spec["workload"]["watch"] is True
+    spec.pop("open_questions")
+    spaces(
+        folder,
+        json.dumps(
+            {**spec, "global_batch_size": spec["global_batch_size"] or (16 if "nodes" in spec["cluster"] else 8)}
+        ),
+    )
 
 
 @pytest.mark.parametrize("program", READ)
@@ -233,13 +229,12 @@ def test_dynamic_batches_of_verl_make_no_placeholder(folder):
     assert "{micro_batch_size}" not in " ".join(spec["workload"]["command"])
 
 
-def test_a_start_that_is_not_found_is_named_with_its_words(folder):
-    text = 'HOME_OF="/opt/openrlhf"\ncat > $X <<EOF\nopenrlhf.cli.train_sft --max_len 2048 \\\n  --zero_stage 3\nEOF\n'
-    said = refusal(folder, "run.sh", f"{text}deepspeed --module $(cat $X)\n")
-    assert "OpenRLHF" in said
-    words = shlex.split(said.partition("meshtune import --command ")[2])[0]
-    assert words == "deepspeed --module openrlhf.cli.train_sft --max_len 2048 --zero_stage 3"
-    assert run("import", "--command", words).code == 0
+def test_words_behind_a_variable_are_followed(folder):
+    words = "openrlhf.cli.train_sft --max_len 2048 \\\n  --zero_stage 3"
+    text = f"read -r -d '' X <<EOF\n{words}\nEOF\ndeepspeed --module $X\n"
+    (folder / "run.sh").write_text(text)
+    spec = parse_yaml(run("import", "run.sh").out)
+    assert (spec["model"]["seq_len"], spec["baseline"]["zero_stage"]) == (2048, 3)
 
 
 def test_the_step_of_a_script_that_is_named_alone_works(folder):

@@ -50,7 +50,7 @@ from meshtune.runners.programs.dialects.launcher_options import (
     tell,
     whole,
 )
-from meshtune.runners.programs.recognised import starts_ranks
+from meshtune.runners.programs.table import starts_ranks
 from meshtune.runners.untrusted_text import option_value
 
 _PYTHON = re.compile(r"python[0-9.]*")

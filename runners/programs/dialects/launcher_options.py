@@ -37,7 +37,7 @@ def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[
     variables: that it finds."""
     for at, (word, next_word) in enumerate(pairwise(words)):
         console = _CONSOLE.get(PurePath(word).name, {"of": ""})
-        known = next_word in console["of"].split() if "of" in console else next_word.isidentifier()
+        known = {"*", next_word} & {*console["of"].split()} if "of" in console else next_word.isidentifier()
         if known and (not at or not words[at - 1].startswith("-")):
             given = {**variables, **dict(each.split("=", 1) for each in words[:at] if "=" in each)}
             if "alone" in console and not any(f"${name}" in console["start"] for name in given):

@@ -22,35 +22,32 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.call import with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.plain import reader as plain
-from meshtune.runners.programs.recognised import not_read, recognised, tables
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
 from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
 
-
-def _of_tables() -> Iterator[str]:
-    """The folders that are programs by their table alone, in order of their names."""
-    for name in programs():
-        alone = not files(PROGRAMS).joinpath(name, "reader.py").is_file()
-        if alone and "command" in table_of(f"{PROGRAMS}.{name}").lists:
-            yield name
-
-
 # Programs that start others come before those that they start. name, as for `--format` -> module.
 DIALECTS: Mapping[str, str] = {
-    **{name.replace("_", "-"): f"{PROGRAMS}.{name}" for name in _of_tables()},
+    # The folders that are programs by their table alone, in order of their names.
+    **{
+        name.replace("_", "-"): f"{PROGRAMS}.{name}"
+        for name in programs()
+        if "command" in table_of(f"{PROGRAMS}.{name}").lists
+        and not files(PROGRAMS).joinpath(name, "reader.py").is_file()
+    },
     "gpt-neox": f"{PROGRAMS}.neox.reader",
     "nemo": f"{PROGRAMS}.nemo.reader",
     "torchtitan": f"{PROGRAMS}.torchtitan.reader",
     "transformers": f"{PROGRAMS}.transformers.reader",
     "megatron": f"{PROGRAMS}.megatron.reader",
-    "megatron-like": f"{PROGRAMS}.megatron.trainer_reader",
     "deepspeed": f"{PROGRAMS}.deepspeed.reader",
+    "plain": f"{PROGRAMS}.plain.reader",
 }
+_KNOWN = ", ".join(name for name in DIALECTS if name != "plain")
 # A program that takes its process groups from another launcher is not what it looks like by its arguments.
 _NOT_STARTED_BY: Mapping[str, tuple[str, ...]] = {
-    "accelerate": ("megatron", "megatron-like", "torchtitan"),
-    "composer": ("megatron", "megatron-like"),
+    "accelerate": ("megatron", "torchtitan"),
+    "composer": ("megatron",),
 }
 # Seconds before the first step of large programs on a cluster, give or take a factor of two: imports from a shared
 # disk, a checkpoint, groups of NCCL, kernels that are built.
@@ -64,28 +61,12 @@ _NEXT = f"{_LOG}; or write a spec with `kind: command` (docs/how-to/workloads.md
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
-    if not dialect and (other := recognised(launch.script)) and "command" not in tables()[other]:
-        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
     for module in _modules(dialect, "read_launch", plain.launcher_of(launch)):
         if dialect or module.is_program(launch):
+            launch = plain.through_launcher(launch) if module is plain else launch
             found = with_prefix(_read(module.read_launch, launch), launch)
-            return _completed(_with_placeholders(found, launch), launch)
-    launcher = as_written(" ".join(launch.launcher[:1])) or "an unknown launcher"
+            return _completed(_with_placeholders(found, launch), launch, None if module is plain else START_S)
     words = as_written(" ".join(map(shlex.quote, launch.words)))[:200]
-    nodes, each = launch.nodes, launch.devices_per_node
-    told = "; ".join(question.text for question in launch.questions if question.path == "cluster.nodes")
-    counts = f" on {nodes} nodes with {each} devices each" if nodes and each else f" ({told})" if told else ""
-    if other := recognised(f"{launch.script} {words}"):
-        raise CannotRead(f"{launch.place}: {not_read(other, '', launch)}")
-    if is_known(launch.script) and is_placeholder(launch.script):
-        raise CannotRead(
-            f"{launch.place}: {launch.script}, started by {launcher}{counts}, is a placeholder. Its arguments: "
-            f"{words or 'none'}. Next: write the program's own path there, and meshtune import the same file"
-        )
-    if launch.script:
-        launch = plain.through_launcher(launch)
-        found = with_prefix(plain.read_launch(launch), launch)
-        return _completed(_with_placeholders(found, launch), launch, start_s=None)
     raise CannotRead(f"{launch.place}: no program is named. Its arguments: {words or 'none'}. {_NEXT}")
 
 
@@ -104,7 +85,7 @@ def _with_placeholders(imported: Imported, launch: Launch) -> Imported:
         if is_known(text)
         and is_placeholder(text, flags.get(text, ""))
         and text in stays
-        and text.rpartition("=")[2] not in asked
+        and (text == launch.script or text.rpartition("=")[2] not in asked)
     ]
     return replace(imported, questions=(*imported.questions, *dict.fromkeys(questions)))
 
@@ -114,7 +95,7 @@ def read_log(text: str, dialect: str = "") -> Imported:
     for module in _modules(dialect, "read_log"):
         if dialect or module.is_log(text):
             return _completed(_read(module.read_log, text))
-    raise CannotRead(f"holds no list of arguments of the programs that are known ({', '.join(DIALECTS)}). {_NEXT}")
+    raise CannotRead(f"holds no list of arguments of the programs that are known ({_KNOWN}). {_NEXT}")
 
 
 def read_file(name: str, text: str, dialect: str = "") -> Imported:
@@ -122,13 +103,11 @@ def read_file(name: str, text: str, dialect: str = "") -> Imported:
     for module in _modules(dialect, "read_file_text"):
         if dialect or module.is_file(name, text):
             return _completed(_read(module.read_file_text, name, text))
-    if other := recognised(text):
-        raise CannotRead(not_read(other, text, file=name))
     if name.endswith((".yaml", ".yml", ".json")):
         # What makes it no file of keys is the cause.
         _read(read_mapping, name, text)
     raise CannotRead(
-        f"is no configuration of a program that is known ({', '.join(DIALECTS)}). If a launch script names it: "
+        f"is no configuration of a program that is known ({_KNOWN}). If a launch script names it: "
         f"meshtune import SCRIPT, which reads both. {_NEXT}"
     )
 

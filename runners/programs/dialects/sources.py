@@ -11,7 +11,6 @@ from meshtune.runners.programs.dialects import programs
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.job_script import with_job
-from meshtune.runners.programs.recognised import not_read, recognised
 from meshtune.runners.untrusted_text import SLOW_LIMITS
 
 # Programs print their arguments when they start; before that come a cluster's own words, of each of many ranks.
@@ -27,7 +26,7 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
         content = file.read(_MAX_LOG)
     text = content.decode("utf-8", errors="replace")
     small = len(content) <= SLOW_LIMITS.max_bytes
-    if not text.startswith("#!") and path.suffix not in NAMES["scripts"]:
+    if path.suffix == ".py" or not (text.startswith("#!") or path.suffix in NAMES["scripts"]):
         if small and (path.suffix in NAMES["configurations"] or dialect or programs.is_file(path.name, text)):
             return _read_file(path, text, dialect)
         if path.suffix in _LOGS or programs.is_log(text):
@@ -38,8 +37,6 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
                 f"{told}. Next: meshtune import RUN.log, of the whole log; or import the script that started it"
             )
     if path.suffix == ".py":
-        if other := recognised(text):
-            raise CannotRead(not_read(other, text))
         told = "is a program in Python, and no script of a shell"
         raise CannotRead(f"{told}. Next: meshtune import --command 'torchrun {path.name} ARGUMENTS'")
     if not small:
@@ -50,9 +47,6 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
 def read_script(text: str, *, path: Path, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
     """What a launch script says, and the head of it that is the scheduler's. Raises CannotRead."""
     launch = find_launch(text, path=path, given=given, number=number)
-    if "$" in launch.script and not dialect and (other := recognised(text)):
-        # A variable has the program's name.
-        raise CannotRead(not_read(other, text, nodes=launch.nodes, devices=launch.devices_per_node))
     return with_job(programs.read_start(launch, dialect), text, launch)
 
 

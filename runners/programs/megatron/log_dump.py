@@ -99,14 +99,12 @@ def _dumps(text: str) -> Iterator[tuple[int, dict[str, str], bool]]:
             if start:
                 yield start, found, False
             start, found = number, {}
-        elif start and (name := _LINE.search(line)) and _is_entry(name["name"], name["dots"]):
-            found[name["name"]] = name["value"].strip()
+        elif start and (entry := _LINE.search(line)):
+            name, dots = entry["name"], entry["dots"]
+            if len(name) + len(dots) in _WIDTHS or (not dots and len(name) >= min(_WIDTHS)):
+                found[name] = entry["value"].strip()
     if start:
         yield start, found, False
-
-
-def _is_entry(name: str, dots: str) -> bool:
-    return len(name) + len(dots) in _WIDTHS or (not dots and len(name) >= min(_WIDTHS))
 
 
 def _value(written: str) -> Any:

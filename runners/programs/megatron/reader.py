@@ -43,26 +43,15 @@ _FSDP_CHECKPOINT = "fsdp_dtensor"
 
 
 def is_program(launch: Launch) -> bool:
-    return has_arguments(launch) and not is_own_trainer(launch)
-
-
-def has_arguments(launch: Launch) -> bool:
-    """Whether the start is of Megatron by its words and its script's name, or of a trainer that took them over."""
-    names = set(_names(launch))
-    if re.search(_PROGRAM["not_script"], launch.script) or names & _NOT_FLAGS:
+    """Whether the start is of Megatron by its words and its script's name, and not of a trainer that took them over."""
+    names = [word.partition("=")[0] for word in launch.words if word.startswith("--")]
+    if re.search(_PROGRAM["not_script"], launch.script) or _NOT_FLAGS.intersection(names):
         return False
-    theirs, stem = len(names & _FLAGS), PurePath(launch.script).stem
+    if may_be_another(launch.script, names) and not TABLE.words("program.sure").intersection(names):
+        return False
+    theirs, stem = len(_FLAGS.intersection(names)), PurePath(launch.script).stem
     named = theirs > 0 or re.fullmatch(_PROGRAM["script_alone"], stem)
     return theirs >= 3 or bool(re.fullmatch(_PROGRAM["script"], stem) and named)
-
-
-def is_own_trainer(launch: Launch) -> bool:
-    names = _names(launch)
-    return may_be_another(launch.script, names) and not TABLE.words("program.sure").intersection(names)
-
-
-def _names(launch: Launch) -> list[str]:
-    return [word.partition("=")[0] for word in launch.words if word.startswith("--")]
 
 
 def refuse_other_models(launch: Launch) -> None:

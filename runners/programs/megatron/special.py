@@ -259,7 +259,7 @@ def expert_groups(line: CommandLine) -> None:
     ep = str(line.get("--expert-model-parallel-size") or 1)
     groups = f"groups of etp({etp}) * ep({ep}) ranks in each of pp({pp}) stages, across the tp({tp}) tensor ranks"
     told = "a plan cuts experts over tp as well: write an ep that divides dp, and delete the argument"
-    keeps = "or `meshtune import` again with `--format megatron-like`, whose trials keep both as they are"
+    keeps = "or `meshtune import` again with `--format plain`, whose trials keep both as they are"
     line.ask("baseline.ep", f"{line.written(name)}: {groups}; {told} in workload.arguments, {keeps}")
 
 

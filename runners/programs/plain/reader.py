@@ -66,9 +66,13 @@ class _Said:
 
     def element(self, value: str) -> Any:
         """Of the command, which gives the flag a value."""
-        if self.joined or self.flag.joined:
+        if self.joined:
             return f"{self.name}={value}"
         return value if self.at is not None else [self.name, value]
+
+
+def is_program(launch: Launch) -> bool:
+    return launch.script != ""
 
 
 def through_launcher(launch: Launch) -> Launch:
@@ -304,7 +308,6 @@ def _places(said: Sequence[_Said]) -> dict[str, str]:
         and (each.fits(_NAMES["places"]) or "/" in each.value)
         and truth(each.value) is None
         and not Path(each.value).is_file()
-        and (each.joined or not each.flag.joined)
     }
 
 

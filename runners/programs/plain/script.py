@@ -1,5 +1,5 @@
-"""What a training script says of its own flags: its calls of argparse, click and absl, the dataclasses and functions
-that tyro, fire and the like make flags of, and nanoGPT's constants. It is read, and never run."""
+"""What a training script says of its own flags: its calls of argparse and click, and the dataclasses that tyro and
+the like make flags of. It is read, and never run."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from meshtune.runners.untrusted_text import UnreadableText, read_file
 
 # Bytes of a file, files (the script, and modules beside it that it imports), characters of a help.
 _MAX_FILE, _MAX_FILES, _MAX_HELP = 400_000, 12, 100
-# What makes flags of a dataclass's fields, of a function's arguments, and of a module's constants.
+# What makes flags of a dataclass's fields.
 _OF_FIELDS = re.compile(r"\b(HfArgumentParser|TrlParser|tyro|simple_parsing|draccus|pyrallis|jsonargparse)\b")
-_OF_ARGUMENTS = re.compile(r"\b(?:typer\.run|[Ff]ire|tyro\.cli|CLI)\(\s*(\w+)")
-_OF_CONSTANTS = "configurator.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
     """names: as a command line has them. default: None where none is known. switch: it takes no value. off: the name
-    that turns it off. joined: `--name=value` alone is understood."""
+    that turns it off."""
 
     names: tuple[str, ...]
     default: Any = None
@@ -32,7 +30,6 @@ class Flag:
     switch: bool = False
     choices: tuple[str, ...] = ()
     off: str = ""
-    joined: bool = False
 
     @property
     def name(self) -> str:
@@ -78,7 +75,7 @@ def script_of(launch: Launch) -> Script:
             beside = (path.parent.joinpath(*name.split(".")).with_suffix(".py") for name in modules)
             paths += [each for each in dict.fromkeys(beside) if each.is_file()][: _MAX_FILES - 1]
         found.text += text
-        found.flags += _flags(tree, nodes, text)
+        found.flags += _flags(nodes, text)
         for node in nodes:
             if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div | ast.FloorDiv):
                 left, right = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
@@ -94,37 +91,25 @@ def _imported(node: ast.AST) -> list[str]:
     return [node.module] if isinstance(node, ast.ImportFrom) and node.module else named
 
 
-def _flags(tree: ast.Module, nodes: Sequence[ast.AST], text: str) -> Iterator[Flag]:
-    lines, dash = text.splitlines(), "-" if re.search(r"\b(tyro|typer)\b", text) else "_"
-    called, annotations = set(_OF_ARGUMENTS.findall(text)), set(re.findall(r":\s*(\w+)", text))
+def _flags(nodes: Sequence[ast.AST], text: str) -> Iterator[Flag]:
+    lines, dash = text.splitlines(), "-" if re.search(r"\btyro\b", text) else "_"
+    annotations = set(re.findall(r":\s*(\w+)", text))
     for node in nodes:
         if isinstance(node, ast.Call):
             yield from _of_call(node)
-        elif isinstance(node, ast.FunctionDef) and (node.name in called or _decorated(node, "command")):
-            arguments = zip(reversed(node.args.args), reversed(node.args.defaults), strict=False)
-            for argument, value in (*arguments, *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)):
-                yield _of_value(argument.arg, value, dash, isinstance(_literal(value), bool))
         # A class that is a section of another has names that are not known here.
         elif isinstance(node, ast.ClassDef) and _OF_FIELDS.search(text) and node.name not in annotations:
-            for each in node.body if _decorated(node, "dataclass") else ():
+            for each in node.body if any("dataclass" in _source(each) for each in node.decorator_list) else ():
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     flag = _of_value(each.target.id, each.value, dash, _source(each.annotation) == "bool")
                     yield replace(flag, help=flag.help or _comment(lines, each))
-    for node in tree.body if _OF_CONSTANTS in text else ():
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            flag = _of_value(node.targets[0].id, node.value, "_", False)
-            yield replace(flag, help=_comment(lines, node), joined=True)
 
 
 def _of_call(call: ast.Call) -> Iterator[Flag]:
-    """`parser.add_argument(...)`, `click.option(...)`, `flags.DEFINE_integer(...)`."""
+    """`parser.add_argument(...)`, `click.option(...)`."""
     kind, texts = getattr(call.func, "attr", getattr(call.func, "id", "")), [_literal(each) for each in call.args]
     said = {each.arg: each.value for each in call.keywords if each.arg}
-    if kind.startswith("DEFINE_") and len(texts) > 1 and isinstance(texts[0], str):
-        switch = kind.startswith("DEFINE_bool")
-        off = f"--no{texts[0]}" if switch else ""
-        yield Flag(names=(f"--{texts[0]}",), default=texts[1], help=_short(texts[-1]), switch=switch, off=off)
-    elif kind in ("add_argument", "option"):
+    if kind in ("add_argument", "option"):
         each_way = [text.partition("/") for text in texts if isinstance(text, str) and text.startswith("-")]
         names, off = tuple(on for on, _, _ in each_way), next((off for _, _, off in each_way if off), "")
         action, kinds = _source(said.get("action")), said.get("choices", said.get("type"))
@@ -143,7 +128,7 @@ def _of_call(call: ast.Call) -> Iterator[Flag]:
 
 
 def _of_value(name: str, value: ast.expr | None, dash: str, switch: bool) -> Flag:
-    """The flag of a name with a default, which may be `field(default=...)` or `typer.Option(...)`."""
+    """The flag of a name with a default, which may be `field(default=...)`."""
     default, told = _literal(value), None
     if isinstance(value, ast.Call):
         said: dict[Any, Any] = {each.arg: _literal(each.value) for each in value.keywords}
@@ -152,10 +137,6 @@ def _of_value(name: str, value: ast.expr | None, dash: str, switch: bool) -> Fla
     name = name.replace("_", dash)
     off = f"--no-{name}" if switch and dash == "-" else ""
     return Flag(names=(f"--{name}",), default=default, help=_short(told), switch=switch, off=off)
-
-
-def _decorated(node: ast.ClassDef | ast.FunctionDef, name: str) -> bool:
-    return any(name in _source(each) for each in node.decorator_list)
 
 
 def _literal(value: ast.expr | None) -> Any:

@@ -184,7 +184,9 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
     own += sharding.script
     head = (*sharding.head, "" if sharding.of_script else staged) if sharding.head else ("python3",)
     program = ("" if log else f"-m {_RUNNER}", f"{module}{quoted(script)}", *own)
-    lines = [*map(_sourced, launch.setup), *_choices(reading), " ".join(filter(None, ("exec", *head, *program)))]
+    # `sh` has no `source`.
+    setup = [literal(re.sub(r"^source ", ". ", line)) for line in launch.setup]
+    lines = [*setup, *_choices(reading), " ".join(filter(None, ("exec", *head, *program)))]
     found: dict[str, Any] = {
         "kind": "command",
         "command": "\n".join(lines),
@@ -252,8 +254,3 @@ def _space(reading: TrainerReading) -> dict[str, list[Any]]:
         **{name: [reading.fields.get(name, 1)] for name in reading.alone},
     }
     return {name: values for name, values in found.items() if values}
-
-
-def _sourced(line: str) -> str:
-    """A line of setup for `sh`, which has no `source`."""
-    return literal(f". {line.removeprefix('source ')}" if line.startswith("source ") else line)

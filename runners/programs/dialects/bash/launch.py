@@ -35,8 +35,6 @@ from meshtune.runners.programs.dialects.call import (
 )
 from meshtune.runners.programs.dialects.job_script import submitted_head, with_devices
 from meshtune.runners.programs.dialects.job_variables import head_variables
-from meshtune.runners.programs.dialects.launcher_options import whole
-from meshtune.runners.programs.recognised import not_read, recognised
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, option_value, read_file
 from meshtune.search_spaces.checks import raising
 
@@ -91,7 +89,7 @@ def find_launch(
         found = list(search.starts(script, slurm, head=text))
     trainings = _trainings(found, script)
     if not trainings:
-        raise CannotRead(_nothing(script, search, text, slurm))
+        raise CannotRead(_nothing(script, search))
     starts = [start for start in trainings if not start.doubt] or trainings
     looped = not number and len({start.place for start in starts}) == 1
     chosen, _ = choose([start.call for start in starts], number or int(looped))
@@ -287,17 +285,8 @@ class _Search:
         return ""
 
 
-# What programs that start their ranks themselves take from the surroundings.
-_COUNTS = re.compile(r"\b(NNODES|NPROC_PER_NODE)=(\d+)")
-
-
-def _nothing(script: Script, search: _Search, text: str, job: Mapping[str, str]) -> str:
+def _nothing(script: Script, search: _Search) -> str:
     """Why no start was found, and the next command: one that runs the script only where that comes to a training."""
-    if other := recognised(text):
-        said = {**job, **dict(_COUNTS.findall(text))}
-        nodes = whole(said.get("SLURM_NNODES", "")) or whole(said.get("NNODES", ""))
-        each = whole(said.get("NPROC_PER_NODE", "")) or whole(said.get("SLURM_GPUS_ON_NODE", ""))
-        return not_read(other, text, nodes=nodes, devices=each)
     unfollowed = "".join(f"; {note}" for note in script.notes[:5])
     for name, command in search.reached:
         tool = PurePath(command.words[0]).name

@@ -104,7 +104,8 @@ class _Reader(Script):
                 case "":
                     return self._simple(one)
                 case "if":
-                    return self._if(one)
+                    parts = ((part.body, self._test(part.test) if part.test else True) for part in one.parts)
+                    return self._first(one, parts)
                 case "case":
                     return self._case(one)
                 case "for" | "select":
@@ -193,9 +194,6 @@ class _Reader(Script):
         elif first[3] != before[3]:
             self.directory = first[3]
         return differs
-
-    def _if(self, one: Statement) -> bool | None:
-        return self._first(one, ((part.body, self._test(part.test) if part.test else True) for part in one.parts))
 
     def _test(self, test: Sequence[Statement]) -> bool | None:
         before, self.testing = self.testing, True
