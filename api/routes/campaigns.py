@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response, status
 from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, json_of, respond
 from meshtune.api.dependencies import (
     CallerHandle,
     CampaignId,
@@ -60,7 +59,6 @@ from meshtune.tuner.specs.read import limits_left_open, parse_spec
 from meshtune.tuner.store import Unreadable
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
-_CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
 # Of a campaign: its newest event, when its row was changed last, and what it waits for.
 Version = tuple[int, float, str]
 CREATED: dict[int | str, dict[str, Any]] = {
@@ -126,7 +124,7 @@ def get_campaign(
 ) -> Response:
     """One campaign, with what became of its trials."""
     view = show_campaign(service.current(campaign_id), service, driver, cache)
-    return respond(request, answer_of(_CAMPAIGN.dump_json(view)))
+    return respond(request, answer_of(json_of(view)))
 
 
 @router.get("/campaigns/{campaign_id}/events", dependencies=[reads])
@@ -238,7 +236,7 @@ def _page(
     """The JSON of a CampaignPage, in which only campaigns that have changed are rendered anew."""
 
     def rendered(id: str) -> bytes:
-        return _CAMPAIGN.dump_json(show_campaign(service.campaign(id), service, driver, cache))
+        return json_of(show_campaign(service.campaign(id), service, driver, cache))
 
     views, wrong = [], []
     for id, version in versions.items():
