@@ -11,7 +11,6 @@ from fastapi import APIRouter, Depends, Response, status
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
-    CallerHandle,
     CampaignId,
     ChangeableId,
     ServiceHandle,
@@ -24,7 +23,7 @@ from meshtune.api.dependencies import (
 from meshtune.api.errors import InvalidBody
 from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE
 from meshtune.api.routes.campaigns import ShowCampaign
-from meshtune.api.worker_pool import PoolHandle
+from meshtune.api.worker_pool import AskedHandle
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
@@ -85,20 +84,17 @@ def spec_as_written(campaign_id: CampaignId, service: ServiceHandle) -> Response
 async def enqueue_trial(
     campaign_id: ChangeableId,
     document: SpecDocument,
-    caller: CallerHandle,
-    service: ServiceHandle,
-    pool: PoolHandle,
+    asked: AskedHandle,
     response: Response,
 ) -> TrialView:
     """Put a plan in by hand: it runs before the search's next choice, within `parallel` and the budget, of which it
     takes one trial. Of what is left out, dp and grad_accum_steps follow; the rest is as by default."""
     if not isinstance(document, Mapping) or set(document) != {"plan"}:
         raise InvalidBody([Problem("", "must be an object with the one key plan")])
-    spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
+    spec = (await run_in_threadpool(asked.service.campaign, campaign_id)).spec
     with problems_as(InvalidBody, "plan"):
-        cost = space_of(spec).combinations
-        plan = await pool.run(caller.sha256, cost, legal_plan, spec, document["plan"])
-        trial = await run_in_threadpool(service.changing.enqueue, campaign_id, plan)
+        plan = await asked.run(space_of(spec).combinations, legal_plan, spec, document["plan"])
+        trial = await run_in_threadpool(asked.service.changing.enqueue, campaign_id, plan)
     response.headers["Location"] = f"/v1/campaigns/{campaign_id}/trials/{trial.number}"
     return trial_view(trial)
 

@@ -32,16 +32,7 @@ from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.listing import (
-    DEVICE_SECONDS,
-    NUMBER,
-    STEP_TIME,
-    TOKENS_PER_S_PER_DEVICE,
-    CampaignsWanted,
-    Order,
-    TrialKey,
-    TrialsWanted,
-)
+from meshtune.tuner.campaign import listing
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
@@ -79,13 +70,13 @@ _TALLIES = (
 _NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
 # Other keys are columns of measurements.
 _TRIAL_KEYS: Mapping[str, ColumnElement[Any]] = {
-    NUMBER: trials.c.number,
-    STEP_TIME: measurements.c.mean_step_time_s,
-    TOKENS_PER_S_PER_DEVICE: (
+    listing.NUMBER: trials.c.number,
+    listing.STEP_TIME: measurements.c.mean_step_time_s,
+    listing.TOKENS_PER_S_PER_DEVICE: (
         cast(measurements.c.tokens_per_step, Double) / measurements.c.mean_step_time_s / measurements.c.devices
     ),
     "peak_memory_bytes": measurements.c.max_memory_bytes,
-    DEVICE_SECONDS: _DEVICE_S,
+    listing.DEVICE_SECONDS: _DEVICE_S,
 }
 
 
@@ -131,7 +122,7 @@ class Pages:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def stamps(self, wanted: CampaignsWanted, reader: Rights = OPERATOR) -> list[Stamp]:
+    def stamps(self, wanted: listing.CampaignsWanted, reader: Rights = OPERATOR) -> list[Stamp]:
         """A page of campaigns that the reader may read, by their ids and versions."""
         value = campaigns.c[wanted.order.key]
         columns = (campaigns.c.id, campaigns.c.updated_at, value.label("value"), _NEWEST.label("event"))
@@ -145,7 +136,7 @@ class Pages:
             return [Stamp(**row._mapping) for row in connection.execute(query)]
 
     def trials(
-        self, campaign_id: str, wanted: TrialsWanted, *, listed: bool = False
+        self, campaign_id: str, wanted: listing.TrialsWanted, *, listed: bool = False
     ) -> list[tuple[int, Trial | str, float | None]]:
         """A page of a campaign's trials, each with its number, or what is wrong with it, and the value that it is
         sorted by; none for no campaign. listed: without steps, values of single ranks, profiles and logs."""
@@ -168,9 +159,9 @@ class Pages:
         with self._database.reading() as connection:
             return read_trials(connection, campaign_id, listed=True)
 
-    def overview(self, campaign_id: str, order: Order[TrialKey], limit: int) -> Overview:
+    def overview(self, campaign_id: str, order: listing.Order[listing.TrialKey], limit: int) -> Overview:
         """limit: of `Overview.first`."""
-        wanted = TrialsWanted(order=order, verdict=(Verdict.OK,), origin=FIRST_RUNS, limit=limit)
+        wanted = listing.TrialsWanted(order=order, verdict=(Verdict.OK,), origin=FIRST_RUNS, limit=limit)
         of_campaign, again = trials.c.campaign_id == campaign_id, trials.c.origin == str(Origin.CONFIRMATION)
         repeated = trials.c.plan_key.in_(select(trials.c.plan_key).where(of_campaign, again))
         compared = or_(repeated, trials.c.origin == str(Origin.BASELINE))
@@ -215,7 +206,7 @@ def _tally(row: Row[Any]) -> Tally:
     )
 
 
-def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
+def _campaign_filters(wanted: listing.CampaignsWanted) -> list[ColumnElement[bool]]:
     filters: list[ColumnElement[bool]] = [
         campaigns.c[name] == value
         for name in ("owner", "project", "model", "cluster")
@@ -230,7 +221,7 @@ def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
     return filters
 
 
-def _trial_page(campaign_id: str, wanted: TrialsWanted) -> Select[Any]:
+def _trial_page(campaign_id: str, wanted: listing.TrialsWanted) -> Select[Any]:
     """The numbers and values of the page, by the last attempt of each trial and its measurement."""
     key = wanted.order.key
     value = measurements.c[key] if key not in _TRIAL_KEYS else _TRIAL_KEYS[key]
@@ -244,24 +235,24 @@ def _trial_page(campaign_id: str, wanted: TrialsWanted) -> Select[Any]:
     if wanted.after is not None:
         query = query.where(_after(wanted, value))
     by_value = value.desc() if wanted.order.descending else value
-    if wanted.order.key == NUMBER:
+    if wanted.order.key == listing.NUMBER:
         return query.order_by(by_value).limit(wanted.limit)
     return query.order_by(value.is_(None), by_value, trials.c.number).limit(wanted.limit)
 
 
-def _after(wanted: TrialsWanted, value: ColumnElement[Any]) -> ColumnElement[bool]:
+def _after(wanted: listing.TrialsWanted, value: ColumnElement[Any]) -> ColumnElement[bool]:
     """What comes after the cursor: larger (smaller) values, equal ones with larger numbers, and those without any."""
     assert wanted.after is not None
     last, number = wanted.after.value, wanted.after.name
     if last is None:
         return and_(value.is_(None), trials.c.number > number)
     further = value < last if wanted.order.descending else value > last
-    if wanted.order.key == NUMBER:
+    if wanted.order.key == listing.NUMBER:
         return further  # no two are equal; so said, an index finds the place
     return or_(further, and_(value == last, trials.c.number > number), value.is_(None))
 
 
-def _trial_filters(wanted: TrialsWanted) -> list[ColumnElement[bool]]:
+def _trial_filters(wanted: listing.TrialsWanted) -> list[ColumnElement[bool]]:
     among: list[tuple[ColumnElement[Any], Collection[object]]] = [
         (attempts.c.verdict, wanted.verdict),
         (attempts.c.state, wanted.state),

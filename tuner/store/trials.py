@@ -12,6 +12,7 @@ from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import CLAIM_S, ServiceLimits, refusal
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Attempt, Choice, Origin, Trial, TrialState, job_name
+from meshtune.tuner.store import rows as stored
 from meshtune.tuner.store.campaigns import (
     add_event,
     done_data,
@@ -23,20 +24,6 @@ from meshtune.tuner.store.campaigns import (
 )
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Unreadable, reading_row
-from meshtune.tuner.store.rows import (
-    LISTED_COLUMNS,
-    StepTimes,
-    attempt_of,
-    attempt_row,
-    listed_measurement_of,
-    measurement_of,
-    measurement_row,
-    node_columns,
-    outcome_columns,
-    step_rows,
-    trial_of,
-    trial_row,
-)
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 from meshtune.tuner.store.usage import read_demands
 
@@ -99,7 +86,7 @@ class TrialRows:
                 raise IllegalMove(subject, state, TrialState.PLANNED, why)
             attempt = _planned_attempt(campaign_id, number, trial.last.number + 1, now)
             lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
-            connection.execute(insert(attempts), attempt_row(attempt, connection.scalars(lost).one()))
+            connection.execute(insert(attempts), stored.attempt_row(attempt, connection.scalars(lost).one()))
             trial = _read_trial(connection, campaign_id, number)
             add_event(connection, campaign_id, now, "trial.planned", planned_data(trial))
             return trial
@@ -120,9 +107,9 @@ class TrialRows:
     ) -> None:
         """The trial's last attempt is SUBMITTED as `job_id`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            values = {"job_id": job_id, "submitted_at": now, "wait": "", **node_columns(avoid=avoid)}
+            values = {"job_id": job_id, "submitted_at": now, "wait": "", **stored.node_columns(avoid=avoid)}
             moved = _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
-            data = {**moved_data(number, moved), "job_id": job_id, **node_columns(avoid=avoid)}
+            data = {**moved_data(number, moved), "job_id": job_id, **stored.node_columns(avoid=avoid)}
             add_event(connection, campaign_id, now, "trial.submitted", data)
 
     def note_wait(self, campaign_id: str, number: int, wait: str, *, now: float) -> None:
@@ -141,7 +128,7 @@ class TrialRows:
     ) -> None:
         """The trial's last attempt is RUNNING since `started_at`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            values = {"started_at": started_at, "wait": "", **node_columns(nodes=nodes)}
+            values = {"started_at": started_at, "wait": "", **stored.node_columns(nodes=nodes)}
             moved = _advance(connection, campaign_id, number, TrialState.RUNNING, values)
             add_event(connection, campaign_id, now, "trial.running", moved_data(number, moved))
 
@@ -165,8 +152,8 @@ class TrialRows:
         """
         with self._database.writing() as connection:
             values = {
-                **outcome_columns(outcome),
-                **node_columns(nodes=nodes, failed_nodes=failed_nodes),
+                **stored.outcome_columns(outcome),
+                **stored.node_columns(nodes=nodes, failed_nodes=failed_nodes),
                 "finished_at": finished_at,
                 "wait": "",
             }
@@ -178,8 +165,8 @@ class TrialRows:
             values["running_s"] = running_s
             done = _advance(connection, campaign_id, number, TrialState.DONE, values)
             if outcome.measurement is not None:
-                connection.execute(insert(measurements), measurement_row(outcome.measurement, done.id))
-                connection.execute(insert(steps), step_rows(outcome.measurement, done.id))
+                connection.execute(insert(measurements), stored.measurement_row(outcome.measurement, done.id))
+                connection.execute(insert(steps), stored.step_rows(outcome.measurement, done.id))
             add_event(connection, campaign_id, now, "trial.done", done_data(number, done, outcome))
 
     def trial(self, campaign_id: str, number: int) -> Trial:
@@ -237,9 +224,9 @@ def insert_trials(
     ]
     ids = connection.scalars(
         insert(trials).returning(trials.c.id, sort_by_parameter_order=True),
-        [trial_row(trial) for trial in planned],
+        [stored.trial_row(trial) for trial in planned],
     ).all()
-    rows = [attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
+    rows = [stored.attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
     connection.execute(insert(attempts), rows)
     news = [event_row(campaign_id, now, "trial.planned", planned_data(trial)) for trial in planned]
     connection.execute(insert(events), news)
@@ -271,7 +258,7 @@ def read_trials(
     ends = (rows[0]["number"], rows[-1]["number"])
     same = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(*ends), *where)
     times = {} if listed else _step_times(connection, same)
-    columns = LISTED_COLUMNS if listed else (*attempts.c, *_OF_MEASUREMENTS)
+    columns = stored.LISTED_COLUMNS if listed else (*attempts.c, *_OF_MEASUREMENTS)
     by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
     attempted = (
         select(*columns)
@@ -283,14 +270,14 @@ def read_trials(
     for row in _rows(connection, attempted):
         with reading_row(f"attempt {row['job_name']}"):
             if listed:
-                measurement = listed_measurement_of(row)
+                measurement = stored.listed_measurement_of(row)
             else:
-                measurement = measurement_of(row, times[row["id"]]) if row["id"] in times else None
-            by_trial[row["trial_id"]].append(attempt_of(row, measurement))
+                measurement = stored.measurement_of(row, times[row["id"]]) if row["id"] in times else None
+            by_trial[row["trial_id"]].append(stored.attempt_of(row, measurement))
     found: list[Trial] = []
     for row in rows:
         with reading_row(f"trial {row['number']} of campaign {campaign_id}"):
-            found.append(trial_of(row, by_trial[row["id"]]))
+            found.append(stored.trial_of(row, by_trial[row["id"]]))
     return found
 
 
@@ -319,8 +306,8 @@ def trials_numbered(
     return {trial.number: trial for trial in numbered}
 
 
-def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, StepTimes]:
-    times: defaultdict[int, StepTimes] = defaultdict(StepTimes)
+def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, stored.StepTimes]:
+    times: defaultdict[int, stored.StepTimes] = defaultdict(stored.StepTimes)
     for attempt_id, warmup, seconds in connection.execute(
         select(steps.c.attempt_id, steps.c.warmup, steps.c.seconds)
         .join(attempts, attempts.c.id == steps.c.attempt_id)
