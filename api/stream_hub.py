@@ -128,13 +128,8 @@ class StreamHub:
         self._wake.set()
 
     def join(self, subscriber: Subscriber) -> None:
-        """Count it as open. Events are kept for it from `go_live` on."""
+        """Count it as open. Every event after `position` is kept for it once it is `live`."""
         self._subscribers.add(subscriber)
-
-    def go_live(self, subscriber: Subscriber) -> int:
-        """Give the subscriber every event after the position that is returned."""
-        subscriber.live = True
-        return self.position
 
     def leave(self, subscriber: Subscriber) -> None:
         self._subscribers.discard(subscriber)

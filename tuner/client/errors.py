@@ -1,4 +1,4 @@
-"""Errors of the client; `_BY_STATUS` has those of an answer by its status."""
+"""Errors of the client; `BY_STATUS` has those of an answer by its status."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ServiceTrouble(Refused):
         self.retryable = problem.status != 500
 
 
-_BY_STATUS: Mapping[int, type[Refused]] = {
+BY_STATUS: Mapping[int, type[Refused]] = {
     401: NotAuthenticated,
     403: NotAllowed,
     404: NotFound,
@@ -84,8 +84,3 @@ _BY_STATUS: Mapping[int, type[Refused]] = {
     **dict.fromkeys((413, 415, 422), InvalidRequest),
     429: TooManyRequests,
 }
-
-
-def refusal_of(problem: ProblemDetails) -> Refused:
-    kind = _BY_STATUS.get(problem.status, ServiceTrouble if problem.status >= 500 else Refused)
-    return kind(problem)

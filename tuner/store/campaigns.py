@@ -19,9 +19,9 @@ from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable
-from meshtune.tuner.store.leases import NOBODY, insert_lease
+from meshtune.tuner.store.leases import NOBODY
 from meshtune.tuner.store.rows import campaign_of, campaign_row, node_columns
-from meshtune.tuner.store.tables import attempts, campaigns, events, spec_texts, trials
+from meshtune.tuner.store.tables import attempts, campaigns, events, leases, spec_texts, trials
 from meshtune.tuner.store.usage import ACTIVE, owner_usage, token_quotas
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
@@ -62,7 +62,8 @@ class CampaignRows:
             data = {"name": campaign.spec.name, "state": str(campaign.state)}
             add_event(connection, campaign.id, campaign.created_at, "campaign.created", data)
             if holder != NOBODY:
-                insert_lease(connection, campaign.id, holder)
+                first = {"campaign_id": campaign.id, "holder": holder, "epoch": 1, "vanished_epoch": 0}
+                connection.execute(insert(leases), first)
             return campaign
 
     def campaign(self, id: str) -> Campaign:

@@ -172,12 +172,6 @@ def lives(now: float) -> ColumnElement[bool]:
     return and_(holders.c.expires_at > now, holders.c.expires_at <= now + MAX_LEASE_S)
 
 
-def insert_lease(connection: Connection, campaign_id: str, holder: str) -> None:
-    """The first lease of a campaign that is being created."""
-    values = {"campaign_id": campaign_id, "holder": holder, "epoch": 1, "vanished_epoch": 0}
-    connection.execute(insert(leases), values)
-
-
 def _require(connection: Connection, *, lease: Lease) -> None:
     newest = connection.execute(_NEWEST, {"campaign_id": lease.campaign_id}).one_or_none()
     if newest is None or tuple(newest) != (lease.holder, lease.epoch):
