@@ -49,8 +49,7 @@ class Cost:
     failed_s: float
 
     def of(self, log_step_s: FloatColumn, runs: FloatColumn) -> FloatColumn:
-        cost: FloatColumn = runs * (self.startup_s + self.steps * np.exp(log_step_s)) + (1.0 - runs) * self.failed_s
-        return cost
+        return runs * (self.startup_s + self.steps * np.exp(log_step_s)) + (1.0 - runs) * self.failed_s
 
 
 EQUAL = Cost(1.0, 0.0, 1.0)

@@ -121,8 +121,7 @@ class Weighing:
             gain = acquisition.log_expected_growth(front, self._outlook(), self.seed)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
         # A job on more devices costs more of them.
-        worth: FloatColumn = gain + log_runs - cost - self.rows.log_devices
-        return worth
+        return gain + log_runs - cost - self.rows.log_devices
 
     def choose(self, left: npt.NDArray[np.bool_]) -> int:
         worth = np.where(left, self.worth(), -np.inf)
