@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response, status
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -129,7 +129,7 @@ def list_events(
 
 @router.post(
     "/campaigns",
-    status_code=status.HTTP_201_CREATED,
+    status_code=201,
     response_model=CampaignView,
     dependencies=[launches_unless_dry],
     openapi_extra=SPEC_BODY,
@@ -156,7 +156,7 @@ async def create_campaign(
 
 @router.post(
     "/campaigns/{campaign_id}:clone",
-    status_code=status.HTTP_201_CREATED,
+    status_code=201,
     dependencies=[clones],
     openapi_extra=CHANGES_BODY,
     responses=CREATED,
@@ -174,7 +174,7 @@ async def clone_campaign(
     return await run_in_threadpool(show, campaign)
 
 
-@router.delete("/campaigns/{campaign_id:id}", status_code=status.HTTP_204_NO_CONTENT, dependencies=[administers])
+@router.delete("/campaigns/{campaign_id:id}", status_code=204, dependencies=[administers])
 def delete_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""
@@ -187,7 +187,7 @@ def pause_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: Show
     return show(service.pause(campaign_id))
 
 
-@router.post("/campaigns/{campaign_id}:cancel", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
+@router.post("/campaigns/{campaign_id}:cancel", status_code=202, dependencies=[launches])
 def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
     return show(service.cancel(campaign_id))

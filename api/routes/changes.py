@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import yaml
-from fastapi import APIRouter, Depends, Response, status
+from fastapi import APIRouter, Depends, Response
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
@@ -75,17 +75,9 @@ def spec_as_written(campaign_id: CampaignId, service: ServiceHandle) -> Response
     return Response(text, media_type="application/yaml", headers=named)
 
 
-@router.post(
-    "/campaigns/{campaign_id}/trials",
-    status_code=status.HTTP_201_CREATED,
-    dependencies=[launches],
-    openapi_extra=PLAN_BODY,
-)
+@router.post("/campaigns/{campaign_id}/trials", status_code=201, dependencies=[launches], openapi_extra=PLAN_BODY)
 async def enqueue_trial(
-    campaign_id: ChangeableId,
-    document: SpecDocument,
-    asked: AskedHandle,
-    response: Response,
+    campaign_id: ChangeableId, document: SpecDocument, asked: AskedHandle, response: Response
 ) -> TrialView:
     """Put a plan in by hand: it runs before the search's next choice, within `parallel` and the budget, of which it
     takes one trial. Of what is left out, dp and grad_accum_steps follow; the rest is as by default."""
@@ -99,16 +91,14 @@ async def enqueue_trial(
     return trial_view(trial)
 
 
-@router.post(
-    "/campaigns/{campaign_id}/trials/{number}:rerun", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches]
-)
+@router.post("/campaigns/{campaign_id}/trials/{number}:rerun", status_code=202, dependencies=[launches])
 def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: ServiceHandle) -> TrialView:
     """Measure the trial's plan once more by a fresh job: a second run, of origin `confirmation`, which the plan's
     numbers and their intervals count. A campaign that is complete runs until it has ended."""
     return trial_view(service.changing.rerun(campaign_id, number))
 
 
-@router.post("/campaigns/{campaign_id}:revalidate", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
+@router.post("/campaigns/{campaign_id}:revalidate", status_code=202, dependencies=[launches])
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
     """As `:rerun`, of the recommended plan and the baseline, side by side in one round."""
     return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]

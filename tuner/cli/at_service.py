@@ -183,10 +183,7 @@ def _spec_mistakes(spec: Path) -> Iterator[None]:
     except InvalidRequest as error:
         if not error.problem.type.endswith("/invalid-spec"):
             raise
-        problems = [Problem(_path(mistake.pointer), mistake.detail) for mistake in error.mistakes]
+        # Pointers are of RFC 6901.
+        paths = [one.pointer.replace("/", ".").replace("~1", "/").replace("~0", "~")[1:] for one in error.mistakes]
+        problems = [Problem(path, one.detail) for path, one in zip(paths, error.mistakes, strict=True)]
         raise wrong_spec(spec, problems) from None
-
-
-def _path(pointer: str) -> str:
-    """Of RFC 6901, as a spec's problems have it."""
-    return ".".join(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
