@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, select, update
@@ -13,15 +14,7 @@ from meshtune.tuner.access.quotas import CLAIM_S, ServiceLimits, refusal
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Attempt, Choice, Origin, Trial, TrialState, job_name
 from meshtune.tuner.store import rows as stored
-from meshtune.tuner.store.campaigns import (
-    add_event,
-    done_data,
-    event_row,
-    moved_data,
-    planned_data,
-    read_campaign,
-    require_running,
-)
+from meshtune.tuner.store.campaigns import add_event, event_row, read_campaign, require_running
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Unreadable, reading_row
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
@@ -88,7 +81,7 @@ class TrialRows:
             lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
             connection.execute(insert(attempts), stored.attempt_row(attempt, connection.scalars(lost).one()))
             trial = _read_trial(connection, campaign_id, number)
-            add_event(connection, campaign_id, now, "trial.planned", planned_data(trial))
+            add_event(connection, campaign_id, now, "trial.planned", _planned_data(trial))
             return trial
 
     def claim(self, campaign_id: str, number: int, limits: ServiceLimits, *, now: float) -> bool:
@@ -109,7 +102,7 @@ class TrialRows:
         with self._database.writing() as connection:
             values = {"job_id": job_id, "submitted_at": now, "wait": "", **stored.node_columns(avoid=avoid)}
             moved = _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
-            data = {**moved_data(number, moved), "job_id": job_id, **stored.node_columns(avoid=avoid)}
+            data = {**_moved_data(number, moved), "job_id": job_id, **stored.node_columns(avoid=avoid)}
             add_event(connection, campaign_id, now, "trial.submitted", data)
 
     def note_wait(self, campaign_id: str, number: int, wait: str, *, now: float) -> None:
@@ -130,7 +123,7 @@ class TrialRows:
         with self._database.writing() as connection:
             values = {"started_at": started_at, "wait": "", **stored.node_columns(nodes=nodes)}
             moved = _advance(connection, campaign_id, number, TrialState.RUNNING, values)
-            add_event(connection, campaign_id, now, "trial.running", moved_data(number, moved))
+            add_event(connection, campaign_id, now, "trial.running", _moved_data(number, moved))
 
     def finish(
         self,
@@ -167,7 +160,7 @@ class TrialRows:
             if outcome.measurement is not None:
                 connection.execute(insert(measurements), stored.measurement_row(outcome.measurement, done.id))
                 connection.execute(insert(steps), stored.step_rows(outcome.measurement, done.id))
-            add_event(connection, campaign_id, now, "trial.done", done_data(number, done, outcome))
+            add_event(connection, campaign_id, now, "trial.done", _done_data(number, done, outcome))
 
     def trial(self, campaign_id: str, number: int) -> Trial:
         """Raises NotFound."""
@@ -228,7 +221,7 @@ def insert_trials(
     ).all()
     rows = [stored.attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
     connection.execute(insert(attempts), rows)
-    news = [event_row(campaign_id, now, "trial.planned", planned_data(trial)) for trial in planned]
+    news = [event_row(campaign_id, now, "trial.planned", _planned_data(trial)) for trial in planned]
     connection.execute(insert(events), news)
     return planned
 
@@ -372,3 +365,24 @@ def _advance(
 
 def _name(campaign_id: str, trial: int, attempt: int) -> str:
     return f"trial {trial} of campaign {campaign_id} (attempt {attempt})"
+
+
+def _planned_data(trial: Trial) -> dict[str, object]:
+    data = {**_moved_data(trial.number, trial.last), "plan": trial.plan.key, "origin": str(trial.origin)}
+    return data if trial.expectation is None else {**data, "expectation": asdict(trial.expectation)}
+
+
+def _moved_data(trial: int, attempt: Attempt | Row[Any]) -> dict[str, object]:
+    data = {"number": trial, "attempt": attempt.number, "state": str(attempt.state)}
+    return {**data, **stored.node_columns(nodes=attempt.nodes)}
+
+
+def _done_data(trial: int, attempt: Row[Any], outcome: Outcome) -> dict[str, object]:
+    data = {**_moved_data(trial, attempt), "verdict": str(outcome.verdict)}
+    data |= stored.node_columns(failed_nodes=attempt.failed_nodes)
+    if outcome.failure is not None:
+        data["failure"] = str(outcome.failure)
+    if outcome.measurement is not None:
+        data["step_time_s"] = outcome.measurement.step_time_s
+        data["tokens_per_s_per_device"] = outcome.measurement.tokens_per_s_per_device
+    return data
