@@ -76,10 +76,8 @@ class StreamHub:
         self.max_streams = max_streams
         self.max_per_token = max(1, max_streams // 4)
         self.heartbeat = Heartbeat()
-        self._store = store
-        self._on_events = on_events
-        self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._store, self._on_events = store, on_events
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscribers: set[Subscriber] = set()

@@ -178,8 +178,7 @@ class _Worker:
     """One process, replaced where it ended, and started only while its pool is not stopped."""
 
     def __init__(self, time_limit_s: float, stopped: threading.Event) -> None:
-        self._time_limit_s = time_limit_s
-        self._stopped = stopped
+        self._time_limit_s, self._stopped = time_limit_s, stopped
         self._process: SpawnProcess | None = None
         self._pipe: Any = None
         self._lock = threading.Lock()

@@ -27,8 +27,7 @@ class CampaignQuotas:
     Any thread may call."""
 
     def __init__(self, store: Store, path: Path) -> None:
-        self._store = store
-        self._path = path
+        self._store, self._path = store, path
         # When the file was changed, its size, and what it says.
         self._read: tuple[int, int, ServiceLimits | None] | None = None
         # Device seconds and when they were added up, by the owner ("" for all campaigns together).
