@@ -229,8 +229,7 @@ def die_with_thread(died: threading.ExceptHookArgs) -> None:
 class _Server(uvicorn.Server):
     def __init__(self, app: FastAPI, config: uvicorn.Config, begin: Callable[[int], None]) -> None:
         super().__init__(config)
-        self._app = app
-        self._begin = begin
+        self._app, self._begin = app, begin
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         log_accept_failures_seldom(asyncio.get_running_loop())

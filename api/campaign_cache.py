@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
@@ -23,13 +24,13 @@ from fastapi import Depends, Request, Response
 from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import state
+from meshtune.api.dependencies import CampaignId, state
 from meshtune.api.static_files import has_version
 from meshtune.api.worker_pool import FEW_COMBINATIONS, PER_TRIAL, WorkerPool
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.analysis.analysis import Analysis, analyse
+from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS
 from meshtune.tuner.store import Store
 
@@ -40,10 +41,10 @@ _HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding, Auth
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {304: {"description": "The client has it: the ETag of If-None-Match."}}
 # The events that change what trials teach: a job that is sent or begins to run teaches nothing yet.
 TEACHING = ("campaign.created", "trial.planned", "trial.done")
-_ANALYSIS: TypeAdapter[Analysis] = TypeAdapter(Analysis)
 JSON = "application/json"
 Work = Callable[[Campaign, Sequence[Trial]], bytes]
 Value = TypeVar("Value")
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class Rendered:
 def answer_of(body: bytes, media_type: str = JSON) -> Rendered:
     # Level 1: of rows of JSON, a higher one takes twice the time for little.
     return Rendered(f'W/"{blake2b(body, digest_size=9).hexdigest()}"', gzip.compress(body, 1, mtime=0), media_type)
+
+
+def json_of(view: object) -> bytes:
+    """The JSON of a view."""
+    return _adapter(type(view)).dump_json(view)
 
 
 def respond(request: Request, answer: Rendered, others: Mapping[str, str] = MappingProxyType({})) -> Response:
@@ -165,8 +171,22 @@ class Documents:
 
 
 def analysis_json(campaign: Campaign, trials: Sequence[Trial]) -> bytes:
-    return _ANALYSIS.dump_json(analyse(campaign, space_of(campaign.spec), trials))
+    return json_of(analyse(campaign, space_of(campaign.spec), trials))
 
 
 DocumentsHandle = Annotated[Documents, Depends(state("documents"))]
 CacheHandle = Annotated[CampaignCache, Depends(state("cache"))]
+
+
+async def answerer_of(
+    request: Request, campaign_id: CampaignId, cache: CacheHandle
+) -> Callable[[str, Callable[[], object]], Response]:
+    """What answers a question about the campaign with a view, rendered once for each of the campaign's events."""
+
+    def answer(question: str, make: Callable[[], object]) -> Response:
+        return respond(request, cache.answer(campaign_id, question, lambda: json_of(make())))
+
+    return answer
+
+
+CachedAnswer = Annotated[Callable[[str, Callable[[], object]], Response], Depends(answerer_of)]

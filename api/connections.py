@@ -95,8 +95,7 @@ class _RareWarning:
 
     def __init__(self, words: str) -> None:
         self._words = words
-        self._times = 0
-        self._next_at = -inf
+        self._times, self._next_at = 0, -inf
 
     def give(self) -> None:
         self._times += 1

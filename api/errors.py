@@ -28,6 +28,7 @@ from meshtune.runners.outcome import ResultMalformed
 from meshtune.runners.programs.dialects.base import CannotExpress
 from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.tuner import store
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.changes import CannotChange
 from meshtune.tuner.results.export import NothingToExport
@@ -35,15 +36,6 @@ from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_files import ReportRefused
 from meshtune.tuner.service.views.problems import Mistake, ProblemDetails
 from meshtune.tuner.specs.document import CommandNotAllowed, InvalidSpec
-from meshtune.tuner.store import (
-    AlreadyExists,
-    BudgetSpent,
-    IllegalMove,
-    NotFound,
-    StoreError,
-    StoreUnavailable,
-    Unreadable,
-)
 
 PROBLEM_JSON = "application/problem+json"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -146,14 +138,14 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     MissingExtra: (HTTPStatus.CONFLICT, "unknown-backend", "The campaign names what is not installed"),
     Unanswerable: (HTTPStatus.CONFLICT, "unanswerable", "Not enough is known to answer this"),
     NothingKnown: (HTTPStatus.NOT_FOUND, "nothing-known", "Nothing that was measured answers this"),
-    NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
-    AlreadyExists: (HTTPStatus.CONFLICT, "already-exists", "The object exists already"),
-    BudgetSpent: (HTTPStatus.CONFLICT, "budget-spent", "The campaign's budget leaves no room for it"),
+    store.NotFound: (HTTPStatus.NOT_FOUND, "not-found", "There is no such object"),
+    store.AlreadyExists: (HTTPStatus.CONFLICT, "already-exists", "The object exists already"),
+    store.BudgetSpent: (HTTPStatus.CONFLICT, "budget-spent", "The campaign's budget leaves no room for it"),
     CannotChange: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
-    IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
-    Unreadable: (HTTPStatus.CONFLICT, "unreadable", "It is stored as this version does not read it"),
-    StoreUnavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "store-unavailable", "The database cannot be used now"),
-    StoreError: (HTTPStatus.INTERNAL_SERVER_ERROR, "store-error", "The database refused"),
+    store.IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
+    store.Unreadable: (HTTPStatus.CONFLICT, "unreadable", "It is stored as this version does not read it"),
+    store.StoreUnavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "store-unavailable", "The database cannot be used now"),
+    store.StoreError: (HTTPStatus.INTERNAL_SERVER_ERROR, "store-error", "The database refused"),
     TooCostly: (HTTPStatus.UNPROCESSABLE_ENTITY, "too-costly", "This would compute too much"),
     WorkerEnded: (HTTPStatus.SERVICE_UNAVAILABLE, "worker-ended", "What this takes was broken off"),
     RunnerError: (HTTPStatus.SERVICE_UNAVAILABLE, "runner-unavailable", "The runner cannot be used now"),
@@ -225,12 +217,10 @@ async def defect(request: Request, error: Exception) -> JSONResponse:
 def _mistakes(error: Exception) -> tuple[Mistake, ...]:
     if isinstance(error, Malformed):
         return (Mistake("", str(error)),)
-    if isinstance(error, (InvalidSpec, InvalidBody)):
-        return tuple(
-            Mistake(pointer(entry.path.split(".") if entry.path else ()), entry.message) for entry in error.problems
-        )
-    if isinstance(error, InvalidQuery):
-        return tuple(Mistake(pointer(["query", *each.path.split(".")]), each.message) for each in error.problems)
+    if isinstance(error, (InvalidSpec, InvalidBody, InvalidQuery)):
+        under = "query" if isinstance(error, InvalidQuery) else ""
+        problems = [problem.under(under) for problem in error.problems]
+        return tuple(Mistake(pointer(one.path.split(".") if one.path else ()), one.message) for one in problems)
     if isinstance(error, RequestValidationError):
         return tuple(Mistake(pointer(entry["loc"]), entry["msg"]) for entry in error.errors())
     return ()

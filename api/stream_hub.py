@@ -76,10 +76,8 @@ class StreamHub:
         self.max_streams = max_streams
         self.max_per_token = max(1, max_streams // 4)
         self.heartbeat = Heartbeat()
-        self._store = store
-        self._on_events = on_events
-        self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._store, self._on_events = store, on_events
+        self._stop, self._wake = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscribers: set[Subscriber] = set()
@@ -128,13 +126,8 @@ class StreamHub:
         self._wake.set()
 
     def join(self, subscriber: Subscriber) -> None:
-        """Count it as open. Events are kept for it from `go_live` on."""
+        """Count it as open. Every event after `position` is kept for it once it is `live`."""
         self._subscribers.add(subscriber)
-
-    def go_live(self, subscriber: Subscriber) -> int:
-        """Give the subscriber every event after the position that is returned."""
-        subscriber.live = True
-        return self.position
 
     def leave(self, subscriber: Subscriber) -> None:
         self._subscribers.discard(subscriber)

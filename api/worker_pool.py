@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,9 +26,18 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from fastapi import Depends
+from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import state
+from meshtune.api.dependencies import CallerHandle, ServiceHandle, state
 from meshtune.api.errors import TooCostly, TooManyRequests, WorkerEnded
+from meshtune.tuner.access.tokens import Token
+from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.service.calibrations import known_basis
+from meshtune.tuner.service.service import Service
+from meshtune.tuner.specs.read import parse_spec
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -169,8 +178,7 @@ class _Worker:
     """One process, replaced where it ended, and started only while its pool is not stopped."""
 
     def __init__(self, time_limit_s: float, stopped: threading.Event) -> None:
-        self._time_limit_s = time_limit_s
-        self._stopped = stopped
+        self._time_limit_s, self._stopped = time_limit_s, stopped
         self._process: SpawnProcess | None = None
         self._pipe: Any = None
         self._lock = threading.Lock()
@@ -240,3 +248,34 @@ def _fail(item: _Item, error: Exception) -> None:
 
 
 PoolHandle = Annotated[WorkerPool, Depends(state("pool"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose answer is computed: who sent it, the service, and the pool."""
+
+    caller: Token
+    service: Service
+    pool: WorkerPool
+
+    async def run(self, combinations: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """As `WorkerPool.run`, for the caller."""
+        return await self.pool.run(self.caller.sha256, combinations, work, *args, **kwargs)
+
+    async def basis(self, spec: CampaignSpec, trials: Sequence[Trial] = ()) -> Basis:
+        """What the predictions of a spec rest on, of what the caller may read."""
+        return await run_in_threadpool(known_basis, self.service.store, spec, self.caller, trials)
+
+    async def of_spec(
+        self, work: Callable[[object, CampaignSpec, Basis], T], document: object, home: Home | None = None
+    ) -> T:
+        """What `work` makes of a spec. home: as of `parse_spec`. Raises InvalidSpec, and as the pool."""
+        spec, space = await run_in_threadpool(parse_spec, document, home, MAX_COMBINATIONS)
+        return await self.run(space.combinations, work, document, spec, await self.basis(spec))
+
+
+async def _asked(caller: CallerHandle, service: ServiceHandle, pool: PoolHandle) -> Asked:
+    return Asked(caller, service, pool)
+
+
+AskedHandle = Annotated[Asked, Depends(_asked)]

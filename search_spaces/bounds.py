@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
-from itertools import product
 from math import isqrt
 from typing import Annotated, Any, ClassVar
 
 from meshtune.search_spaces.checks import Checks, Limit, Listed, listed
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Axis
-from meshtune.search_spaces.stages import Split, splits_offered
+from meshtune.search_spaces.stages import Split
 
 # Of one value of a dimension; products of three (tp * pp * cp) fit numpy's int64.
 MAX_VALUE = 1_000_000
@@ -86,12 +85,6 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
     if batch is None:
         chosen["grad_accum_steps"] = bounds.grad_accum_steps or DEFAULT_ACCUMULATIONS
     return chosen
-
-
-def splits_of(dims: Mapping[str, tuple[Any, ...]], context: SpaceContext) -> dict[tuple[int, int], list[Split]]:
-    """The splits of each pipeline, by pp and vpp."""
-    able = context.capabilities.stage_splits
-    return {(pp, vpp): splits_offered(context.model, pp, vpp, able) for pp, vpp in product(dims["pp"], dims["vpp"])}
 
 
 def union(splits: Mapping[tuple[int, int], list[Split]]) -> dict[str, tuple[int, ...]]:

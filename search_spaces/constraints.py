@@ -115,8 +115,7 @@ def _all_devices(c: Columns, s: SpaceContext) -> BoolColumn:
     used = c["tp"] * c["pp"] * c["cp"] * c["dp"]
     # A grid of sizes has their column; a plan by itself is of any of them.
     grid = c["nodes"] * s.cluster.devices_per_node if "nodes" in c else c.get("devices")
-    kept: BoolColumn = np.isin(used, s.devices) if grid is None else used == grid
-    return kept
+    return np.isin(used, s.devices) if grid is None else used == grid
 
 
 # The rules that read the model's sizes: none of them holds of a model that nobody named.

@@ -36,10 +36,6 @@ class Direction(StrEnum):
     LESS = "less"
     MORE = "more"
 
-    @property
-    def sign(self) -> int:
-        return -1 if self is Direction.LESS else 1
-
 
 # The knobs that size the job: of its nodes, or of its devices. They are told to nobody.
 SIZES = ("nodes", "devices")
@@ -117,12 +113,9 @@ class Knob:
             if (value := getattr(self, name)) is not None:
                 problem = f"{word(value)} is not among the values {listed(map(word, self.values))}"
                 checks.require(any(same_value(value, one) for one in self.values), name, problem)
-        for key, way, members in (("kind", self.kind, KnobKind), ("numerics", self.numerics, Numerics)):
-            if way is not None:
-                checks.member(members, key, way)
-        for name in EFFECTS:
+        for name, members in {"kind": KnobKind, "numerics": Numerics, **dict.fromkeys(EFFECTS, Direction)}.items():
             if (way := getattr(self, name)) is not None:
-                checks.member(Direction, name, way)
+                checks.member(members, name, way)
         numbered = self.kind != KnobKind.NUMERIC or any(is_number(value) for value in self.values)
         checks.require(numbered, "kind", "numeric needs a number among the values")
 
@@ -175,8 +168,7 @@ class Knob:
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""
-        way: Direction | None = getattr(self, effect)
-        return 0 if way is None else way.sign
+        return {None: 0, Direction.LESS: -1, Direction.MORE: 1}[getattr(self, effect)]
 
 
 EFFECTS = ("memory", "compute", "communication")

@@ -229,8 +229,7 @@ class KnobSet(Sequence[Knob]):
                 active = self._is_active(at, of_index, codes, devices_per_node)
                 ways *= np.where(active, float(len(knob.values)), 1.0)
         total = np.bincount(index, weights=ways, minlength=len(first))
-        weights: FloatColumn = total[which.reshape(-1)].astype(np.float64)
-        return weights
+        return total[which.reshape(-1)].astype(np.float64)
 
     def _named(self, field_name: str) -> bool:
         sizes = field_name in ("tp", "pp", "cp", "dp")

@@ -53,7 +53,10 @@ class Listing(Sequence[Plan]):
             parts.append(drawn(space, most - known, rng))
         index = np.concatenate([part.layouts for part in parts])
         codes = np.concatenate([part.codes for part in parts])
-        return cls(space, index, codes)._distinct(most)
+        # Each plan where it comes first.
+        _, first = np.unique(np.column_stack([index, codes]), axis=0, return_index=True)
+        kept = np.sort(first)[:most]
+        return cls(space, index[kept], codes[kept])
 
     @classmethod
     def _given(cls, space: Space, plans: Sequence[Plan]) -> Listing:
@@ -77,12 +80,6 @@ class Listing(Sequence[Plan]):
 
     def _canonical(self, index: IntColumn, codes: Codes) -> Listing:
         return Listing(self.space, index, self.space.canonical(index, codes))
-
-    def _distinct(self, most: int) -> Listing:
-        """Each plan where it comes first, at most so many."""
-        _, first = np.unique(np.column_stack([self.layouts, self.codes]), axis=0, return_index=True)
-        kept = np.sort(first)[:most]
-        return Listing(self.space, self.layouts[kept], self.codes[kept])
 
     @property
     def knobs(self) -> KnobSet:

@@ -312,16 +312,10 @@ def _whole_with_experts(model: ModelSpec) -> int:
 def last_kind(model: ModelSpec) -> ModelSpec:
     """The kind of the last layer (which those for further tokens repeat: Megatron-LM d98e8a64, training/
     theoretical_memory_usage.py)."""
-    return _of_kind(model, *_kind_of(model, model.layers - 1))
-
-
-def _kind_of(model: ModelSpec, index: int) -> tuple[bool, bool]:
-    """Whether a layer has experts, and whether it attends in a window. The last of each period is the other one
-    (Llama 4: interleave_moe_layer_step; gpt-oss: layer_types)."""
-    every = model.full_attention_every
-    place = index - model.dense_layers + 1
-    windowed = 0 < model.window < model.seq_len and (every == 0 or (index + 1) % every != 0)
-    return model.experts > 0 and place > 0 and place % model.moe_every == 0, windowed
+    every, place = model.full_attention_every, model.layers - model.dense_layers
+    # The last of each period is the other one (Llama 4: interleave_moe_layer_step; gpt-oss: layer_types).
+    windowed = 0 < model.window < model.seq_len and (every == 0 or model.layers % every != 0)
+    return _of_kind(model, model.experts > 0 and place > 0 and place % model.moe_every == 0, windowed)
 
 
 def _of_kind(model: ModelSpec, experts: bool, windowed: bool) -> ModelSpec:

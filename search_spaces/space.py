@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.search_spaces.bounds import PIPELINE, dimensions, splits_of, union
+from meshtune.search_spaces.bounds import PIPELINE, dimensions, union
 from meshtune.search_spaces.bounds import Bounds as Bounds
 from meshtune.search_spaces.checks import InvalidValue, Problem, listed, raising
 from meshtune.search_spaces.columns import (
@@ -38,6 +38,7 @@ from meshtune.search_spaces.knob import SIZES
 from meshtune.search_spaces.knob_values import KnobValues
 from meshtune.search_spaces.knobs import NO_KNOBS, Codes, KnobSet
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.stages import splits_offered
 
 # Some seconds of one core; more is a mistake in the bounds.
 MAX_COMBINATIONS = 10_000_000
@@ -89,9 +90,11 @@ class Space(Sequence[Plan]):
             self.dimensions[knobs.size.name] = tuple(knobs.size.values)
         sizes = {name: len(values) for name, values in self.dimensions.items()}
         _require_few(sizes, max_combinations)
-        # What each pipeline is split into; None: every value of one dimension with every value of the other.
+        # What each pipeline is split into, by pp and vpp; None: every value of a dimension with every one of the other.
         bounded = any(getattr(bounds, name) is not None for name in PIPELINE[2:])
-        self._splits = None if bounded else splits_of(self.dimensions, context)
+        model, able = context.model, context.capabilities.stage_splits
+        of_size = product(self.dimensions["pp"], self.dimensions["vpp"])
+        self._splits = None if bounded else {size: splits_offered(model, *size, able) for size in of_size}
         if self._splits is not None:
             chosen = sum(map(len, self._splits.values()))
             self.dimensions |= union(self._splits)

@@ -28,8 +28,7 @@ _ROUNDS = 16
 def layers_between(columns: Columns, layers: int) -> IntColumn:
     """Layers of a chunk that is neither the first nor the last, rounded down where the split does not come out."""
     ends: IntColumn = columns["first_stage_less_layers"] + columns["last_stage_less_layers"]
-    between: IntColumn = (layers + ends) // (columns["pp"] * columns["vpp"])
-    return between
+    return (layers + ends) // (columns["pp"] * columns["vpp"])
 
 
 def layers_of_chunk(plan: Plan, layers: int, chunk: int) -> range:

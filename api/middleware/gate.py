@@ -53,8 +53,7 @@ class TokenBuckets:
     """
 
     def __init__(self, rate_per_s: float, burst: int) -> None:
-        self._rate_per_s = rate_per_s
-        self._burst = float(burst)
+        self._rate_per_s, self._burst = rate_per_s, float(burst)
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = Lock()
 
@@ -127,8 +126,7 @@ class Gate:
         now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._app = app
-        self._access = access
+        self._app, self._access = app, access
         self._now, self._clock = now, clock
         self._audit = Audit(access, now, clock)
         self._known: dict[str, tuple[Token, float]] = {}

@@ -46,10 +46,8 @@ class Idempotency:
     """ASGI middleware, behind the gate. holder: this process. now: epoch seconds."""
 
     def __init__(self, app: ASGIApp, keys: Keys, holder: Holder, now: Callable[[], float] = time.time) -> None:
-        self._app = app
-        self._keys = keys
-        self._holder = holder
-        self._now = now
+        self._app, self._keys = app, keys
+        self._holder, self._now = holder, now
         # Caller and key of the requests that are answered here just now.
         self._under_way: set[tuple[str, str]] = set()
 

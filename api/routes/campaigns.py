@@ -8,12 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response, status
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, json_of, respond
 from meshtune.api.dependencies import (
     CallerHandle,
     CampaignId,
@@ -32,35 +31,23 @@ from meshtune.api.dependencies import (
 from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY
 from meshtune.api.page_queries import CampaignQuery
 from meshtune.api.routes.plans import predictable_space, quote_of
-from meshtune.api.worker_pool import MAX_COMBINATIONS, PoolHandle, WorkerPool
+from meshtune.api.worker_pool import Asked, AskedHandle
 from meshtune.runners.documents import plain
 from meshtune.search_spaces.space import Counts
-from meshtune.tuner.access.tokens import Scope, Token
+from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, document_of
 from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote
-from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.views.campaigns import (
-    MAX_FIRST,
-    CampaignPage,
-    CampaignView,
-    EventView,
-    SummaryView,
-    campaign_view,
-    event_view,
-    order_of,
-    summary_view,
-    trial_counts,
-)
+from meshtune.tuner.service.views import campaigns as views
+from meshtune.tuner.service.views.campaigns import CampaignView
 from meshtune.tuner.specs.document import changed_document
-from meshtune.tuner.specs.read import limits_left_open, parse_spec
+from meshtune.tuner.specs.read import limits_left_open
 from meshtune.tuner.store import Unreadable
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
-_CAMPAIGN: TypeAdapter[CampaignView] = TypeAdapter(CampaignView)
 # Of a campaign: its newest event, when its row was changed last, and what it waits for.
 Version = tuple[int, float, str]
 CREATED: dict[int | str, dict[str, Any]] = {
@@ -71,14 +58,14 @@ CREATED: dict[int | str, dict[str, Any]] = {
 def show_campaign(campaign: Campaign, service: Service, driver: Driver, cache: CampaignCache) -> CampaignView:
     """The campaign with what became of its trials and what it waits for. Raises NotFound."""
 
-    def summary() -> tuple[dict[str, int], SummaryView]:
-        overview = service.pages.overview(campaign.id, order_of(campaign.spec), MAX_FIRST)
+    def summary() -> tuple[dict[str, int], views.SummaryView]:
+        overview = service.pages.overview(campaign.id, views.order_of(campaign.spec), views.MAX_FIRST)
         every = partial(service.pages.listed, campaign.id)
-        return trial_counts(overview), summary_view(campaign, overview, every)
+        return views.trial_counts(overview), views.summary_view(campaign, overview, every)
 
     event = service.newest_event(campaign.id)
     counts, shown = cache.get((campaign.id, "summary"), event, summary)
-    return campaign_view(campaign, counts, shown, str(driver.troubles.get(campaign.id, "")))
+    return views.campaign_view(campaign, counts, shown, str(driver.troubles.get(campaign.id, "")))
 
 
 async def shower_of(
@@ -96,7 +83,7 @@ async def shower_of(
 ShowCampaign = Annotated[Callable[[Campaign], CampaignView], Depends(shower_of)]
 
 
-@router.get("/campaigns", response_model=CampaignPage, dependencies=[reads], responses=NOT_MODIFIED)
+@router.get("/campaigns", response_model=views.CampaignPage, dependencies=[reads], responses=NOT_MODIFIED)
 def list_campaigns(
     request: Request,
     query: Annotated[CampaignQuery, Query()],
@@ -126,7 +113,7 @@ def get_campaign(
 ) -> Response:
     """One campaign, with what became of its trials."""
     view = show_campaign(service.current(campaign_id), service, driver, cache)
-    return respond(request, answer_of(_CAMPAIGN.dump_json(view)))
+    return respond(request, answer_of(json_of(view)))
 
 
 @router.get("/campaigns/{campaign_id}/events", dependencies=[reads])
@@ -135,14 +122,14 @@ def list_events(
     service: ServiceHandle,
     after: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only events with larger ids.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> list[EventView]:
+) -> list[views.EventView]:
     """What happened, in order."""
-    return [event_view(event) for event in service.events(campaign_id, after=after, limit=limit)]
+    return [views.event_view(event) for event in service.events(campaign_id, after=after, limit=limit)]
 
 
 @router.post(
     "/campaigns",
-    status_code=status.HTTP_201_CREATED,
+    status_code=201,
     response_model=CampaignView,
     dependencies=[launches_unless_dry],
     openapi_extra=SPEC_BODY,
@@ -151,9 +138,7 @@ def list_events(
 async def create_campaign(
     request: Request,
     document: PermittedSpec,
-    caller: CallerHandle,
-    service: ServiceHandle,
-    pool: PoolHandle,
+    asked: AskedHandle,
     show: ShowCampaign,
     response: Response,
     dry_run: Annotated[bool, Query(description="Only say what it would meet and cost.")] = False,
@@ -163,42 +148,33 @@ async def create_campaign(
     With `dry_run` the spec is checked as it would be, the runner's part too, and 200 answers with the quote.
     """
     if dry_run:
-        spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
-        basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-        quote = await pool.run(caller.sha256, space.combinations, quote_of, document, spec, basis)
-        return JSONResponse(plain(quote))
-    campaign = await _create(document, caller, service, pool, request.state.text)
+        return JSONResponse(plain(await asked.of_spec(quote_of, document, asked.service.home)))
+    campaign = await _create(document, asked, request.state.text)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
     return await run_in_threadpool(show, campaign)
 
 
 @router.post(
     "/campaigns/{campaign_id}:clone",
-    status_code=status.HTTP_201_CREATED,
+    status_code=201,
     dependencies=[clones],
     openapi_extra=CHANGES_BODY,
     responses=CREATED,
 )
 async def clone_campaign(
-    campaign_id: CampaignId,
-    changes: SpecDocument,
-    caller: CallerHandle,
-    service: ServiceHandle,
-    pool: PoolHandle,
-    show: ShowCampaign,
-    response: Response,
+    campaign_id: CampaignId, changes: SpecDocument, asked: AskedHandle, show: ShowCampaign, response: Response
 ) -> CampaignView:
     """Start a campaign like this one. The body is laid over its spec as RFC 7396 has it: {} for the same. The spec is
     complete, so a preset that is named in place of a description takes its place whole only as a text."""
-    original = await run_in_threadpool(service.campaign, campaign_id)
+    original = await run_in_threadpool(asked.service.campaign, campaign_id)
     document = await run_in_threadpool(changed_document, document_of(original.spec), changes)
-    require_permitted(caller, document)
-    campaign = await _create(document, caller, service, pool)
+    require_permitted(asked.caller, document)
+    campaign = await _create(document, asked)
     response.headers["Location"] = f"/v1/campaigns/{campaign.id}"
     return await run_in_threadpool(show, campaign)
 
 
-@router.delete("/campaigns/{campaign_id:id}", status_code=status.HTTP_204_NO_CONTENT, dependencies=[administers])
+@router.delete("/campaigns/{campaign_id:id}", status_code=204, dependencies=[administers])
 def delete_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""
@@ -211,18 +187,16 @@ def pause_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: Show
     return show(service.pause(campaign_id))
 
 
-@router.post("/campaigns/{campaign_id}:cancel", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
+@router.post("/campaigns/{campaign_id}:cancel", status_code=202, dependencies=[launches])
 def cancel_campaign(campaign_id: ChangeableId, service: ServiceHandle, show: ShowCampaign) -> CampaignView:
     """End the campaign and its running jobs; what was measured stays."""
     return show(service.cancel(campaign_id))
 
 
-async def _create(document: object, caller: Token, service: Service, pool: WorkerPool, text: str = "") -> Campaign:
+async def _create(document: object, asked: Asked, text: str = "") -> Campaign:
     """text: the document as it was written. Raises InvalidSpec, and as the pool; then nothing was written."""
-    spec, space = await run_in_threadpool(parse_spec, document, service.home, MAX_COMBINATIONS)
-    basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-    spec, counts = await pool.run(caller.sha256, space.combinations, limited, document, spec, basis)
-    return await run_in_threadpool(partial(service.add, spec, counts, caller.name, text=text))
+    spec, counts = await asked.of_spec(limited, document, asked.service.home)
+    return await run_in_threadpool(partial(asked.service.add, spec, counts, asked.caller.name, text=text))
 
 
 def limited(document: object, spec: CampaignSpec, basis: Basis) -> tuple[CampaignSpec, Counts]:
@@ -238,13 +212,13 @@ def _page(
     """The JSON of a CampaignPage, in which only campaigns that have changed are rendered anew."""
 
     def rendered(id: str) -> bytes:
-        return _CAMPAIGN.dump_json(show_campaign(service.campaign(id), service, driver, cache))
+        return json_of(show_campaign(service.campaign(id), service, driver, cache))
 
-    views, wrong = [], []
+    shown, wrong = [], []
     for id, version in versions.items():
         try:
-            views.append(cache.get((id, "listed"), version, partial(rendered, id)))
+            shown.append(cache.get((id, "listed"), version, partial(rendered, id)))
         except Unreadable as error:
             wrong.append(str(error))
     rest = json.dumps({"next_page_token": token, "unreadable": wrong}).encode()
-    return b'{"campaigns":[%b],%b' % (b",".join(views), rest[1:])
+    return b'{"campaigns":[%b],%b' % (b",".join(shown), rest[1:])

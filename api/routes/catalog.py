@@ -184,32 +184,16 @@ class CalibrationsView:
 @router.get("/presets")
 def list_presets() -> PresetsView:
     """The models and clusters that a spec may name."""
-    models = [get_model_preset(name) for name in model_presets()]
-    clusters = [get_cluster_preset(name) for name in cluster_presets()]
-    return PresetsView(
-        models=[
-            view_of(
-                ModelEntry,
-                view.description,
-                name=view.name,
-                hidden_size=view.description.hidden,
-                experts=view.description.experts or None,
-                source=view.source,
-            )
-            for view in models
-        ],
-        clusters=[
-            view_of(
-                ClusterEntry,
-                view.description,
-                name=view.name,
-                device=view.description.device.name,
-                memory_bytes=view.description.device.memory_bytes,
-                source=view.source,
-            )
-            for view in clusters
-        ],
-    )
+    models, clusters = [], []
+    for name in model_presets():
+        source, model = _preset("model", name, model_presets(), ModelSpec)
+        own = {"name": name, "source": source, "experts": model.experts or None}
+        models.append(view_of(ModelEntry, model, **own, hidden_size=model.hidden))
+    for name in cluster_presets():
+        source, cluster = _preset("cluster", name, cluster_presets(), ClusterSpec)
+        own = {"name": name, "source": source, "memory_bytes": cluster.device.memory_bytes}
+        clusters.append(view_of(ClusterEntry, cluster, **own, device=cluster.device.name))
+    return PresetsView(models=models, clusters=clusters)
 
 
 @router.get("/presets/models/{name}")

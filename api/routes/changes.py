@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import yaml
-from fastapi import APIRouter, Depends, Response, status
+from fastapi import APIRouter, Depends, Response
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import (
-    CallerHandle,
     CampaignId,
     ChangeableId,
     ServiceHandle,
@@ -24,7 +23,7 @@ from meshtune.api.dependencies import (
 from meshtune.api.errors import InvalidBody
 from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE
 from meshtune.api.routes.campaigns import ShowCampaign
-from meshtune.api.worker_pool import PoolHandle
+from meshtune.api.worker_pool import AskedHandle
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
@@ -76,43 +75,30 @@ def spec_as_written(campaign_id: CampaignId, service: ServiceHandle) -> Response
     return Response(text, media_type="application/yaml", headers=named)
 
 
-@router.post(
-    "/campaigns/{campaign_id}/trials",
-    status_code=status.HTTP_201_CREATED,
-    dependencies=[launches],
-    openapi_extra=PLAN_BODY,
-)
+@router.post("/campaigns/{campaign_id}/trials", status_code=201, dependencies=[launches], openapi_extra=PLAN_BODY)
 async def enqueue_trial(
-    campaign_id: ChangeableId,
-    document: SpecDocument,
-    caller: CallerHandle,
-    service: ServiceHandle,
-    pool: PoolHandle,
-    response: Response,
+    campaign_id: ChangeableId, document: SpecDocument, asked: AskedHandle, response: Response
 ) -> TrialView:
     """Put a plan in by hand: it runs before the search's next choice, within `parallel` and the budget, of which it
     takes one trial. Of what is left out, dp and grad_accum_steps follow; the rest is as by default."""
     if not isinstance(document, Mapping) or set(document) != {"plan"}:
         raise InvalidBody([Problem("", "must be an object with the one key plan")])
-    spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
+    spec = (await run_in_threadpool(asked.service.campaign, campaign_id)).spec
     with problems_as(InvalidBody, "plan"):
-        cost = space_of(spec).combinations
-        plan = await pool.run(caller.sha256, cost, legal_plan, spec, document["plan"])
-        trial = await run_in_threadpool(service.changing.enqueue, campaign_id, plan)
+        plan = await asked.run(space_of(spec).combinations, legal_plan, spec, document["plan"])
+        trial = await run_in_threadpool(asked.service.changing.enqueue, campaign_id, plan)
     response.headers["Location"] = f"/v1/campaigns/{campaign_id}/trials/{trial.number}"
     return trial_view(trial)
 
 
-@router.post(
-    "/campaigns/{campaign_id}/trials/{number}:rerun", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches]
-)
+@router.post("/campaigns/{campaign_id}/trials/{number}:rerun", status_code=202, dependencies=[launches])
 def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: ServiceHandle) -> TrialView:
     """Measure the trial's plan once more by a fresh job: a second run, of origin `confirmation`, which the plan's
     numbers and their intervals count. A campaign that is complete runs until it has ended."""
     return trial_view(service.changing.rerun(campaign_id, number))
 
 
-@router.post("/campaigns/{campaign_id}:revalidate", status_code=status.HTTP_202_ACCEPTED, dependencies=[launches])
+@router.post("/campaigns/{campaign_id}:revalidate", status_code=202, dependencies=[launches])
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
     """As `:rerun`, of the recommended plan and the baseline, side by side in one round."""
     return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from fastapi import APIRouter, Path, Query, Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.concurrency import run_in_threadpool
 
@@ -145,7 +145,7 @@ def archive_campaign(
 
 @reports.put(
     "/reports/{job_name}",
-    status_code=status.HTTP_204_NO_CONTENT,
+    status_code=204,
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -162,7 +162,7 @@ async def report_result(request: Request, job_name: JobName, bearer: Bearer, ser
     # NotFound for a job that is not in flight.
     campaign_id = await run_in_threadpool(service.access.campaign_in_flight, job_name)
     await run_in_threadpool(service.reports.keep, campaign_id, job_name, text)
-    return Response(status_code=status.HTTP_204_NO_CONTENT)
+    return Response(status_code=204)
 
 
 def _export(service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None) -> ExportView:

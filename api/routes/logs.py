@@ -70,11 +70,7 @@ def list_trial_logs(
     )
 
 
-@router.get(
-    "/logs/{name}",
-    response_class=Response,
-    responses={200: _TEXT, 206: _PART, **problems(416)},
-)
+@router.get("/logs/{name}", response_class=Response, responses={200: _TEXT, 206: _PART, **problems(416)})
 def read_trial_log(
     campaign_id: CampaignId,
     number: TrialNumber,
@@ -100,11 +96,7 @@ def read_trial_log(
         log.read(first, count),
         status_code=206 if "Content-Range" in headers else 200,
         media_type="text/plain; charset=utf-8",
-        headers={
-            "Accept-Ranges": "bytes",
-            "Content-Length": str(count),
-            **headers,
-        },
+        headers={"Accept-Ranges": "bytes", "Content-Length": str(count), **headers},
     )
 
 

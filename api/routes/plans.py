@@ -12,19 +12,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import (
-    MAX_NODES,
-    CallerHandle,
-    CampaignId,
-    PermittedSpec,
-    ServiceHandle,
-    SpecDocument,
-    reads,
-    require_permitted,
-)
+from meshtune.api.dependencies import MAX_NODES, CampaignId, PermittedSpec, SpecDocument, reads, require_permitted
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
-from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, PoolHandle
+from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, AskedHandle
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
 from meshtune.search_spaces.plan import Plan
@@ -36,7 +27,6 @@ from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.prediction.projection import Projection, layout_of, node_counts
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain
 from meshtune.tuner.prediction.scaling import count_combinations, make_projection
-from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.knobs import plan_fields
@@ -71,65 +61,49 @@ PlanFields = Annotated[dict[str, Any], Depends(fields_asked)]
 
 
 @router.get("/campaigns/{campaign_id}/space")
-async def campaign_space(
-    campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
-) -> SpaceView:
+async def campaign_space(campaign_id: CampaignId, asked: AskedHandle) -> SpaceView:
     """The campaign's space: how many plans are legal, and what rejects the others."""
-    spec = (await run_in_threadpool(service.campaign, campaign_id)).spec
-    return await pool.run(caller.sha256, space_of(spec).combinations, space_view_of, spec)
+    spec = (await run_in_threadpool(asked.service.campaign, campaign_id)).spec
+    return await asked.run(space_of(spec).combinations, space_view_of, spec)
 
 
 @router.post("/spaces", openapi_extra=SPEC_BODY)
-async def count_space(
-    document: PermittedSpec, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
-) -> SpaceView:
+async def count_space(document: PermittedSpec, asked: AskedHandle) -> SpaceView:
     """The space of a spec, without starting anything, and the limits of its trials."""
-    spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
-    basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-    return await pool.run(caller.sha256, space.combinations, limited_space_view, document, spec, basis)
+    return await asked.of_spec(limited_space_view, document)
 
 
 @router.post("/estimates", openapi_extra=SPEC_BODY)
-async def estimate_campaign(
-    document: PermittedSpec, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
-) -> Quote:
+async def estimate_campaign(document: PermittedSpec, asked: AskedHandle) -> Quote:
     """What a campaign of this spec will meet and cost, predicted before any trial of it; nothing is started."""
-    spec, space = await run_in_threadpool(parse_spec, document, None, MAX_COMBINATIONS)
-    basis = await run_in_threadpool(known_basis, service.store, spec, caller)
-    return await pool.run(caller.sha256, space.combinations, quote_of, document, spec, basis)
+    return await asked.of_spec(quote_of, document)
 
 
 @router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})
-async def explain_plan(
-    campaign_id: CampaignId, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle, given: PlanFields
-) -> Explanation:
+async def explain_plan(campaign_id: CampaignId, asked: AskedHandle, given: PlanFields) -> Explanation:
     """Why a plan was not chosen: the rules it breaks, the memory it needs, and where it would lose its time. Of what
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
-    campaign, trials = await run_in_threadpool(service.store.recorded, campaign_id)
+    campaign, trials = await run_in_threadpool(asked.service.store.recorded, campaign_id)
     space = space_of(campaign.spec)
     # A text that stands for no value of its knob stays, and `explain` refuses it.
     knobs = {name: space.knobs.reading(name, text) for name, text in given["knobs"].items()}
     plan = space.complete(**{**given, "knobs": knobs})
     trial = next((trial.number for trial in trials if trial.plan == plan), None)
     cost = space.combinations + PER_TRIAL * len(trials)
-    start = await run_in_threadpool(known_basis, service.store, campaign.spec, caller, trials)
-    own = (campaign.label, trials, trial)
-    return await pool.run(caller.sha256, cost, _explained, campaign.spec, plan, start, *own)
+    start = await asked.basis(campaign.spec, trials)
+    return await asked.run(cost, _explained, campaign.spec, plan, start, campaign.label, trials, trial)
 
 
 @router.post("/spaces/why", openapi_extra=WHY_BODY)
-async def explain_plan_of_spec(
-    document: SpecDocument, caller: CallerHandle, service: ServiceHandle, pool: PoolHandle
-) -> Explanation:
+async def explain_plan_of_spec(document: SpecDocument, asked: AskedHandle) -> Explanation:
     """Why a plan is not legal for a spec, or not its best, without starting anything. The body has both."""
     if not isinstance(document, Mapping) or set(document) != {"spec", "plan"}:
         raise InvalidSpec([Problem("", "must be an object with the keys spec and plan")])
-    require_permitted(caller, document["spec"], under="spec")
+    require_permitted(asked.caller, document["spec"], under="spec")
     try:
         spec, space = await run_in_threadpool(parse_spec, document["spec"], None, MAX_COMBINATIONS)
         plan = space.complete(**plan_fields(document["plan"], space.knobs))
-        start = await run_in_threadpool(known_basis, service.store, spec, caller)
-        return await pool.run(caller.sha256, space.combinations, _explained, spec, plan, start)
+        return await asked.run(space.combinations, _explained, spec, plan, await asked.basis(spec))
     except InvalidSpec as error:
         raise InvalidSpec([problem.under("spec") for problem in error.problems]) from None
     except InvalidValue as error:
@@ -139,9 +113,7 @@ async def explain_plan_of_spec(
 @router.get("/campaigns/{campaign_id}/projection", responses=problems(409))
 async def project_campaign(
     campaign_id: CampaignId,
-    caller: CallerHandle,
-    service: ServiceHandle,
-    pool: PoolHandle,
+    asked: AskedHandle,
     nodes: Annotated[
         list[Annotated[int, Query(ge=1, le=MAX_NODES)]] | None,
         Query(description="Node counts; default: the spec's, doubled 5 times.", max_length=MAX_NODE_COUNTS),
@@ -158,12 +130,12 @@ async def project_campaign(
     scaling ends."""
     with problems_as(InvalidQuery):
         layout = layout_of(plan)
-    campaign, trials = await run_in_threadpool(service.store.recorded, campaign_id)
+    campaign, trials = await run_in_threadpool(asked.service.store.recorded, campaign_id)
     counts = nodes or node_counts("", campaign.spec.cluster.nodes)
     with raising(Unanswerable, "", InvalidValue):
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
-        start = await run_in_threadpool(known_basis, service.store, campaign.spec, caller, trials)
-        return await pool.run(caller.sha256, cost, _projected, campaign, trials, counts, start, layout)
+        start = await asked.basis(campaign.spec, trials)
+        return await asked.run(cost, _projected, campaign, trials, counts, start, layout)
 
 
 def space_view_of(spec: CampaignSpec) -> SpaceView:

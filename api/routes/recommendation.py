@@ -10,31 +10,16 @@ from fastapi import APIRouter, Query
 from fastapi.responses import PlainTextResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import (
-    ID_PATTERN,
-    MAX_NODES,
-    MAX_NUMBER,
-    CallerHandle,
-    ServiceHandle,
-    reads,
-    require_readable,
-)
+from meshtune.api.dependencies import ID_PATTERN, MAX_NODES, MAX_NUMBER, reads, require_readable
 from meshtune.api.openapi import problems
-from meshtune.api.worker_pool import PER_TRIAL, PoolHandle
+from meshtune.api.worker_pool import PER_TRIAL, AskedHandle
 from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.results import known_best
 from meshtune.tuner.results.comparison import Comparison, compare
-from meshtune.tuner.results.known_best import (
-    MAX_CAMPAIGNS,
-    BestKnown,
-    CampaignRecords,
-    LaunchQuestion,
-    best_measured,
-    environment_text,
-    software_versions,
-)
+from meshtune.tuner.results.known_best import BestKnown
 from meshtune.tuner.results.known_best_projection import Neighbourhood, neighbourhood, project
 from meshtune.tuner.service.service import Service
 
@@ -59,9 +44,7 @@ TEXT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/recommendations", response_model=BestKnown, responses=TEXT, tags=["recommendations"])
 async def get_recommendation(
-    caller: CallerHandle,
-    service: ServiceHandle,
-    pool: PoolHandle,
+    asked: AskedHandle,
     model: Annotated[Name, Query(examples=["llama3-8b"])],
     cluster: Annotated[Name, Query(examples=["h100-8"])],
     nodes: Annotated[int, Query(ge=1, le=MAX_NODES, examples=[2])],
@@ -83,27 +66,25 @@ async def get_recommendation(
 ) -> BestKnown | Response:
     """The best known plan: measured for just this, or projected by the physics from what was measured nearby, and then
     marked as not measured. 404 where nothing near was measured, or a name is unknown."""
-    question = LaunchQuestion(
+    question = known_best.LaunchQuestion(
         model=model,
         cluster=cluster,
         nodes=nodes,
         global_batch_size=global_batch_size,
         workload=workload,
-        software=software_versions(software),
+        software=known_best.software_versions(software),
         simulated=simulated,
     )
-    answer = await run_in_threadpool(_measured_or_near, service, question, caller)
+    answer = await run_in_threadpool(_measured_or_near, asked.service, question, asked.caller)
     if isinstance(answer, Neighbourhood):
         cost = answer.space.combinations + PER_TRIAL * sum(len(source.trials) for source in answer.sources)
-        answer = await pool.run(caller.sha256, cost, project, answer)
-    return PlainTextResponse(environment_text(answer)) if format is Format.ENV else answer
+        answer = await asked.run(cost, project, answer)
+    return PlainTextResponse(known_best.environment_text(answer)) if format is Format.ENV else answer
 
 
 @router.get("/comparison", tags=["recommendations"])
 async def compare_campaigns(
-    caller: CallerHandle,
-    service: ServiceHandle,
-    pool: PoolHandle,
+    asked: AskedHandle,
     campaign: Annotated[
         list[Annotated[str, Query(pattern=ID_PATTERN, max_length=100)]],
         Query(description="Ids, 2 to 20.", min_length=2, max_length=MAX_COMPARED),
@@ -112,9 +93,9 @@ async def compare_campaigns(
     """Campaigns side by side, such as of one model at several node counts: what each found, and scaling and efficiency,
     measured or simulated, and projected."""
     ids = list(dict.fromkeys(campaign))
-    entries = await run_in_threadpool(_readable, service, caller, ids)
+    entries = await run_in_threadpool(_readable, asked.service, asked.caller, ids)
     cost = sum(space_of(one.spec).combinations + PER_TRIAL * len(trials) for one, trials in entries)
-    return await pool.run(caller.sha256, cost, compare, entries)
+    return await asked.run(cost, compare, entries)
 
 
 def _readable(service: Service, caller: Token, ids: Sequence[str]) -> list[tuple[Campaign, Sequence[Trial]]]:
@@ -124,8 +105,10 @@ def _readable(service: Service, caller: Token, ids: Sequence[str]) -> list[tuple
     return [service.store.recorded(id) for id in ids]
 
 
-def _measured_or_near(service: Service, question: LaunchQuestion, caller: Token) -> BestKnown | Neighbourhood:
+def _measured_or_near(
+    service: Service, question: known_best.LaunchQuestion, caller: Token
+) -> BestKnown | Neighbourhood:
     """The best plan that was measured for just this, else what one can be projected from. Raises NothingKnown."""
-    known = service.campaigns(limit=MAX_CAMPAIGNS, reader=caller)
-    records = CampaignRecords(known, service.store.readable_trials)
-    return best_measured(question, records) or neighbourhood(question, records)
+    known = service.campaigns(limit=known_best.MAX_CAMPAIGNS, reader=caller)
+    records = known_best.CampaignRecords(known, service.store.readable_trials)
+    return known_best.best_measured(question, records) or neighbourhood(question, records)

@@ -82,7 +82,7 @@ class EventStream(StreamingResponse):
         while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:
             yield b"".join(map(frame_of, page))
             seen = page[-1].id
-        position = self._hub.go_live(subscriber)
+        subscriber.live, position = True, self._hub.position
         if seen is not None:
             while page := [event for event in await self._page(seen) if event.id <= position]:
                 yield b"".join(map(frame_of, page))

@@ -57,8 +57,7 @@ class _Setting(NamedTuple):
 
 def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
     """Tokens of one micro-batch whose activations lie on a rank, tp left out."""
-    tokens: FloatColumn = columns["micro_batch_size"] * model.seq_len / columns["cp"]
-    return tokens
+    return columns["micro_batch_size"] * model.seq_len / columns["cp"]
 
 
 def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:

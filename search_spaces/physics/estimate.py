@@ -90,8 +90,7 @@ def heavy_cdf(value: FloatColumn) -> FloatColumn:
     Peaks of real runs scatter with tails that are heavier than normal (docs/explanation/physics-memory.md).
     """
     scaled = np.asarray(value) / sqrt(3)
-    result: FloatColumn = 0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / pi
-    return result
+    return 0.5 + (scaled / (1 + scaled**2) + np.arctan(scaled)) / pi
 
 
 Logs = Callable[[Training, Columns, Constants], FloatColumn]
@@ -130,14 +129,12 @@ def estimate_time(training: Training, columns: Columns, calibration: Calibration
 
 def log_step(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """The logarithm of the expected seconds per step."""
-    logs: FloatColumn = np.log(_total(time_parts(training, columns, constants)))
-    return logs
+    return np.log(_total(time_parts(training, columns, constants)))
 
 
 def log_peak(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """The logarithm of the expected bytes at the most loaded rank."""
-    logs: FloatColumn = np.log(_total(memory_parts(training, columns, constants)))
-    return logs
+    return np.log(_total(memory_parts(training, columns, constants)))
 
 
 def slopes(

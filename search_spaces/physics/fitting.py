@@ -100,8 +100,7 @@ class _Target:
         """The rows' distances from the formula, in units of the scatter."""
         constants = self.constants_at(point)
         expected = _joined([self.logs(training, columns, constants) for training, columns in self.plans])
-        off: FloatColumn = (self.values - expected) / sd
-        return off
+        return (self.values - expected) / sd
 
     def loss_at(self, point: FloatColumn, sd: float) -> float:
         away, off = point - self.center, self.off_at(point, sd)
@@ -173,8 +172,7 @@ def calibrate(observed: Sequence[tuple[Estimates, Measured]], prior: Calibration
 
 def _log_peaks(estimates: Estimates, measured: Measured, index: npt.NDArray[np.intp]) -> FloatColumn:
     bound = usable_bytes(estimates.training)
-    logs: FloatColumn = np.log(np.where(measured.oom[index], bound, measured.peak_memory_bytes[index]))
-    return logs
+    return np.log(np.where(measured.oom[index], bound, measured.peak_memory_bytes[index]))
 
 
 def _joined(columns: Sequence[FloatColumn]) -> FloatColumn:
@@ -240,8 +238,7 @@ def _above(off: FloatColumn) -> FloatColumn:
 
 def _hazard(off: FloatColumn) -> FloatColumn:
     """The density at `off`, given that the value lies above."""
-    hazard: FloatColumn = (FREEDOM + off**2) ** -1.5 / _above(off)
-    return hazard
+    return (FREEDOM + off**2) ** -1.5 / _above(off)
 
 
 def explained(

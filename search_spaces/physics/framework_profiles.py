@@ -251,7 +251,6 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     overlaps_tensor=True,
     fused_accumulation=True,
     hidden_passes=10,
-    # --make-vocab-size-divisible-by (megatron/training/arguments.py; Megatron-DeepSpeed alike).
     vocab_multiple=128,
     kept=Kept(),
 )

@@ -89,8 +89,7 @@ class Rank:
         if framework.fused_accumulation:
             return np.zeros_like(weights)
         usual = self.rates.bandwidth / (2 * (framework.weight_bytes + framework.gradient_bytes))
-        seconds: FloatColumn = weights / self.rates.reached("memory_efficiency", measured, usual)
-        return seconds
+        return weights / self.rates.reached("memory_efficiency", measured, usual)
 
     @property
     def layer_weights(self) -> FloatColumn:
@@ -174,8 +173,7 @@ class Rank:
         block = self._of_block_s(model.block_products(model.ffn))
         shared = sum(self._product_s(product, self.tokens) for product in model.block_products(model.shared_ffn))
         router = PASSES * 2 * self.tokens * model.hidden * model.experts / self.rates.products_per_s
-        result: FloatColumn = attention + block + shared + router
-        return result
+        return attention + block + shared + router
 
     def _of_attention_s(self, products: Sequence[Product]) -> FloatColumn:
         split = {CutSide.WHOLE: self.split}
@@ -204,8 +202,7 @@ class Rank:
         tp = self.columns["tp"]
         inputs = product.inputs / (tp if product.cut is CutSide.INPUTS else 1.0)
         outputs = product.outputs / (tp if product.cut is CutSide.OUTPUTS else 1.0)
-        seconds: FloatColumn = PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
-        return seconds
+        return PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
 
     def _elementwise_s(self) -> FloatColumn:
         """Forward, the traffic of norms, residuals, activations, and of reading the weights."""

@@ -147,8 +147,7 @@ def layers_in_flight(columns: Columns, stage: IntColumn, layers: FloatColumn) ->
     of_first = np.where(folded, flight - 1, rounds * pp + np.minimum(more, pp))
     of_last = np.where(folded | (count <= pp), 1, 0)
     between = (layers + first + last) / vpp
-    result: FloatColumn = np.where(vpp > 1, flight * between - of_first * first - of_last * last, flight * layers)
-    return result
+    return np.where(vpp > 1, flight * between - of_first * first - of_last * last, flight * layers)
 
 
 def _losses_at_once(framework: FrameworkProfile, columns: Columns) -> IntColumn:

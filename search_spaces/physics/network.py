@@ -123,8 +123,7 @@ class Network:
 
     def _started(self, group: _Group, seconds: FloatColumn) -> FloatColumn:
         """With what starts a collective; nothing for a group of one."""
-        result: FloatColumn = np.where(group.ranks > 1, seconds + self.constants.collective_overhead_s, 0.0)
-        return result
+        return np.where(group.ranks > 1, seconds + self.constants.collective_overhead_s, 0.0)
 
     @property
     def _accelerated(self) -> bool:
@@ -208,5 +207,4 @@ def _slowest(group: _Group, protocol: NcclProtocol) -> FloatColumn:
     """Bytes per second of a pipelined ring: of a rank's link in the node, or of all members' shares between nodes."""
     near = group.near * protocol.share
     far = np.minimum(group.inner * group.far * protocol.share, protocol.far_most)
-    result: FloatColumn = np.where(group.outer > 1, np.where(group.inner > 1, np.minimum(near, far), far), near)
-    return result
+    return np.where(group.outer > 1, np.where(group.inner > 1, np.minimum(near, far), far), near)

@@ -199,8 +199,7 @@ def _shown_s(rank: Rank, transfers: FloatColumn, window: FloatColumn) -> FloatCo
         # In a pipeline gradients are whole until the end, but weights are gathered for every micro-batch.
         shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * latencies, window) * c["grad_accum_steps"],
     ]
-    result: FloatColumn = np.select([c["zero_stage"] == stage for stage in range(4)], stages)
-    return result
+    return np.select([c["zero_stage"] == stage for stage in range(4)], stages)
 
 
 def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:

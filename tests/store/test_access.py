@@ -7,8 +7,6 @@ import pytest
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.access.tokens import (
-    KEPT_S,
-    MAX_CHARACTERS,
     UNLIMITED,
     AuditRecord,
     Quotas,
@@ -20,7 +18,7 @@ from meshtune.tuner.access.tokens import (
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import AlreadyExists, NotFound, Store, access
-from meshtune.tuner.store.access import Busy, Claim, KeptAnswer
+from meshtune.tuner.store.access import KEPT_S, MAX_CHARACTERS, Busy, Claim, KeptAnswer
 
 NOW = 1000.0
 

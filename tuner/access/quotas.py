@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 
 from meshtune.search_spaces.checks import Closed, Positive, Some, UserError
-from meshtune.tuner.access.tokens import DAY_S, Quotas, Used
+from meshtune.tuner.access.tokens import Quotas, Used
 from meshtune.tuner.campaign.spec import Budget
 
 # Device time used is counted over so long at the most: a campaign that rested has no claim to catch up for days.
@@ -42,10 +42,6 @@ class ServiceLimits(Closed):
     # Within the last window_days.
     device_hours: Positive | None = None
     window_days: Positive = 30.0
-
-    @property
-    def window_s(self) -> float:
-        return self.window_days * DAY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +117,11 @@ def exhausted(limits: ServiceLimits, devices: int, spent_device_s: float) -> str
     """
     if limits.devices is not None and devices > limits.devices:
         return f"each of its jobs takes {devices} devices, and the service may use {limits.devices}"
-    return _hours_spent(limits.device_hours, spent_device_s, "the service", limits.window_days)
+    return hours_spent(limits.device_hours, spent_device_s, "the service", limits.window_days)
 
 
-def quota_spent(owner: str, quotas: Quotas, spent_device_s: float) -> str:
-    """Why no more jobs of the owner's campaigns are started; empty where they are. spent_device_s: within 30 days."""
-    return _hours_spent(quotas.device_hours, spent_device_s, f"the token {owner}", 30)
-
-
-def _hours_spent(most: float | None, spent_device_s: float, whose: str, days: float) -> str:
+def hours_spent(most: float | None, spent_device_s: float, whose: str, days: float) -> str:
+    """Why no more jobs are started that count against so many device-hours; empty where they are."""
     if most is None or spent_device_s / 3600.0 < most:
         return ""
     return f"{spent_device_s / 3600.0:.4g} of {most:g} device-hours of {whose} were spent within {days:g} days"

@@ -27,11 +27,6 @@ DEFAULT_EXPIRES = "90d"
 NEVER = "never"
 _SPAN = re.compile(r"([0-9]{1,6})([hdw])")
 _SPAN_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
-# A record goes when it is older, and the oldest go when there are more.
-KEPT_S = 400 * 86400.0
-MAX_RECORDS = 1_000_000
-# Callers from outside decide how long the texts are; a line of a log stays one.
-MAX_CHARACTERS = 500
 DATABASE_FILE = "MESHTUNE_DB_FILE"
 TOKEN, TOKEN_FILE = "MESHTUNE_TOKEN", "MESHTUNE_TOKEN_FILE"
 # Variables that no job sees, nor a scheduler's command that may hand its environment on.

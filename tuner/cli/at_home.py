@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -109,13 +109,11 @@ class CampaignAtHome:
             return f"being cancelled: {busy}"
         return str(self._service.store.campaign(self.id).state)
 
-    def enqueue(self, plan: str) -> tuple[int, str]:
-        """The number and the key of the new trial."""
+    def enqueue(self, plan: str) -> Trial:
         space = space_of(self.campaign.spec)
         chosen = space.complete(**plan_fields(plan, space.knobs))
         require_legal(chosen, space)
-        made = self._service.changing.enqueue(self.id, chosen)
-        return made.number, made.plan.key
+        return self._service.changing.enqueue(self.id, chosen)
 
     def worked_on(self) -> Record | None:
         """Go on with it, followed, until it rests. None where another process drives it, as is told then."""
@@ -176,7 +174,7 @@ def existing_database(place: HomePlace) -> str:
 def open_campaign(place: HomePlace, campaign_id: str) -> Iterator[tuple[Service, Campaign]]:
     """The service, and the campaign whose id is or begins so, with `last` the newest."""
     with open_service(place) as service:
-        yield service, _find_campaign(service, campaign_id)
+        yield service, named(campaign_id, service.store.campaign, service.store.campaigns, NotFound)
 
 
 def read_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial]) -> Basis:
@@ -190,9 +188,3 @@ def read_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial]) ->
     except StoreError as error:
         errors.print(f"meshtune: no calibration was looked for: {error}", style="yellow", soft_wrap=True)
         return Basis()
-
-
-def _find_campaign(service: Service, campaign_id: str) -> Campaign:
-    with suppress(NotFound):
-        return service.store.campaign(campaign_id)
-    return named(campaign_id, lambda most: {one.id: one for one in service.store.campaigns(limit=most)})

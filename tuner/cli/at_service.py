@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from threading import Event, Thread
@@ -24,9 +24,7 @@ from meshtune.tuner.cli.spec_file import read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client, body_of
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
-from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation, Quote
-from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.specs.document import changed_document
@@ -45,7 +43,7 @@ class AtService:
     def opened(self, campaign_id: str) -> Iterator[CampaignAtService]:
         """The campaign whose id is or begins so, with `last` the newest. Raises WrongCall for one that is not there."""
         with Client(self._place.server) as client:
-            yield CampaignAtService(_find(client, campaign_id), self._place)
+            yield CampaignAtService(named(campaign_id, client.campaign, client.campaigns, NotFound), self._place)
 
     def listed(self, most: int) -> list[CampaignRow]:
         with Client(self._place.server) as client:
@@ -77,87 +75,96 @@ class AtService:
             return client.why(spec, plan)
 
 
-class CampaignAtService:
-    def __init__(self, remote: Campaign, place: Place) -> None:
-        self._remote, self._place = remote, place
+class CampaignAtService(Campaign):
+    """The client's campaign, and what commands do beside its calls."""
 
-    @property
-    def id(self) -> str:
-        return self._remote.id
+    def __init__(self, remote: Campaign, place: Place) -> None:
+        super().__init__(remote._link, remote.view)
+        self._at = place
 
     @property
     def state(self) -> CampaignState:
-        return self._remote.view.state
+        return self.view.state
 
     @property
     def reason(self) -> str:
-        return self._remote.view.reason
-
-    def record(self) -> Record:
-        return self._remote.record()
-
-    def analysis(self) -> Analysis:
-        return self._remote.analysis()
-
-    def projection(self, nodes: Sequence[int], plan: str) -> Projection:
-        return self._remote.projection(nodes, plan)
+        return self.view.reason
 
     def waits(self) -> str:
-        return self._remote.view.trouble
+        return self.view.trouble
 
     def excluded_nodes(self) -> Sequence[str]:
         """None: they are known to the service alone."""
         return ()
 
     def change(self, changes: Mapping[str, Any]) -> None:
-        self._remote.update(**changes)
-
-    def pause(self) -> None:
-        self._remote.pause()
+        self.update(**changes)
 
     def cancelled(self) -> str:
         if self.state is not CampaignState.CANCELLING:
-            self._remote.cancel()
-        return str(self._remote.wait().state)
-
-    def enqueue(self, plan: str) -> tuple[int, str]:
-        trial = self._remote.enqueue(plan)
-        return trial.number, trial.plan_key
+            self.cancel()
+        return str(self.wait().state)
 
     def worked_on(self) -> Record:
         """Go on with it, followed, until it rests."""
         if self.state is CampaignState.PAUSED:
-            self._remote.resume()
+            self.resume()
         return self.followed(ended_trials(self.record().trials))
 
     def followed(self, ended: Collection[int] = ()) -> Record:
         """As it is once it rests. ended: trials of which a log says nothing any more. Ctrl-C ends this alone."""
-        remote = self._remote
         try:
-            follow(lambda: _look(remote), lambda watch: _drive(remote, watch), ended)
+            follow(self._look, self._drive, ended)
         except KeyboardInterrupt:
-            console.print(
-                f"\n{self.id} goes on at {self._place.server}. To follow it again, to look at it, or to end it:"
-            )
+            console.print(f"\n{self.id} goes on at {self._at.server}. To follow it again, to look at it, or to end it:")
             for command in ("resume", "show", "cancel"):
-                console.print(f"    meshtune {command} {self.id}{self._place.option}", soft_wrap=True)
+                console.print(f"    meshtune {command} {self.id}{self._at.option}", soft_wrap=True)
             raise typer.Exit(130) from None
         return self.record()
 
     def remeasure(self, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
         """Run each trial's plan again, as second runs of the campaign; yield each with its new outcome."""
-        numbers = [self._remote.rerun(trial.number).number for trial in trials]
+        numbers = [self.rerun(trial.number).number for trial in trials]
         for trial, number in zip(trials, numbers, strict=True):
-            self._remote.wait_trial(number)
+            self.wait_trial(number)
             outcome = next(one for one in self.record().trials if one.number == number).outcome
             assert outcome is not None  # of a trial that is done
             yield trial, outcome
 
+    def _look(self) -> CampaignNow:
+        trouble = self.refresh().trouble
+        record = self.record()
+        return CampaignNow(record.campaign, record.trials, trouble)
 
-def _find(client: Client, campaign_id: str) -> Campaign:
-    with suppress(NotFound):
-        return client.campaign(campaign_id)
-    return named(campaign_id, lambda most: {one.id: one for one in client.campaigns(limit=most)})
+    def _drive(self, watch: Callable[[], None]) -> None:
+        """Call `watch` after what happens, many events at once where they come fast."""
+        news, over, failed = Event(), Event(), list[ServiceError]()
+
+        def listen() -> None:
+            try:
+                for _ in self.follow():
+                    news.set()
+            except ServiceError as error:
+                failed.append(error)
+            finally:
+                over.set()
+                news.set()
+
+        Thread(target=listen, daemon=True).start()
+        while not over.is_set() and not self._rests():
+            news.wait()
+            news.clear()
+            before = time.monotonic()
+            watch()
+            over.wait(LOOK_S + LOOK_SHARE * (time.monotonic() - before))
+        watch()
+        if failed:
+            raise failed[0]
+
+    def _rests(self) -> bool:
+        """Paused, with nothing out."""
+        out = sum(self.view.trials.get(state, 0) for state in (TrialState.SUBMITTED, TrialState.RUNNING))
+        return self.state is CampaignState.PAUSED and not out
 
 
 def _body_with(spec: Path, cluster: Path | None, project: str, model: str = "") -> Any:
@@ -176,48 +183,7 @@ def _spec_mistakes(spec: Path) -> Iterator[None]:
     except InvalidRequest as error:
         if not error.problem.type.endswith("/invalid-spec"):
             raise
-        problems = [Problem(_path(mistake.pointer), mistake.detail) for mistake in error.mistakes]
+        # Pointers are of RFC 6901.
+        paths = [one.pointer.replace("/", ".").replace("~1", "/").replace("~0", "~")[1:] for one in error.mistakes]
+        problems = [Problem(path, one.detail) for path, one in zip(paths, error.mistakes, strict=True)]
         raise wrong_spec(spec, problems) from None
-
-
-def _path(pointer: str) -> str:
-    """Of RFC 6901, as a spec's problems have it."""
-    return ".".join(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
-
-
-def _look(remote: Campaign) -> CampaignNow:
-    trouble = remote.refresh().trouble
-    record = remote.record()
-    return CampaignNow(record.campaign, record.trials, trouble)
-
-
-def _drive(remote: Campaign, watch: Callable[[], None]) -> None:
-    """Call `watch` after what happens, many events at once where they come fast."""
-    news, over, failed = Event(), Event(), list[ServiceError]()
-
-    def listen() -> None:
-        try:
-            for _ in remote.follow():
-                news.set()
-        except ServiceError as error:
-            failed.append(error)
-        finally:
-            over.set()
-            news.set()
-
-    Thread(target=listen, daemon=True).start()
-    while not over.is_set() and not _rests(remote):
-        news.wait()
-        news.clear()
-        before = time.monotonic()
-        watch()
-        over.wait(LOOK_S + LOOK_SHARE * (time.monotonic() - before))
-    watch()
-    if failed:
-        raise failed[0]
-
-
-def _rests(remote: Campaign) -> bool:
-    """Paused, with nothing out."""
-    out = sum(remote.view.trials.get(state, 0) for state in (TrialState.SUBMITTED, TrialState.RUNNING))
-    return remote.view.state is CampaignState.PAUSED and not out

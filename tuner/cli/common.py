@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -32,10 +33,14 @@ class WrongCall(UserError):
     """The command makes no sense as things are; nothing was done."""
 
 
-def named(asked: str, newest: Callable[[int | None], Mapping[str, One]]) -> One:
-    """The one campaign whose id begins so, with `last` the newest. newest: so many at the most by their ids, the newest
-    first; None: all. Raises WrongCall."""
-    known = newest(1 if asked == "last" else None)
+def named(
+    asked: str, of_id: Callable[[str], One], newest: Callable[..., Sequence[Any]], missing: type[Exception]
+) -> One:
+    """The campaign whose id is or begins so, with `last` the newest. of_id: the one of this id, else it raises
+    `missing`. newest: at most `limit` of them, the newest first; None: all. Raises WrongCall."""
+    with suppress(missing):
+        return of_id(asked)
+    known: dict[str, One] = {one.id: one for one in newest(limit=1 if asked == "last" else None)}
     if not known:
         raise WrongCall("there is no campaign yet; start one with `meshtune run SPEC`")
     alike = [one for one in known if asked == "last" or one.startswith(asked)]

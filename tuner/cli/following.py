@@ -17,7 +17,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import first_mismatch
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.stopping import phase_text
-from meshtune.tuner.campaign.trial import Attempt, Origin, Trial, TrialState
+from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import number
 from meshtune.tuner.campaign.waiting import wait_text
 from meshtune.tuner.cli.common import console, errors
@@ -126,7 +126,8 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
                 if not warned and (warned := first_mismatch(now.spec, trials)):
                     errors.print(f"! {warned}", style="red", soft_wrap=True)
         for attempt in (trial.last for trial in trials if trial.state is TrialState.SUBMITTED):
-            if attempt.wait != told_waits.get(attempt.job_name, "") and _waits_long(attempt):
+            waited_s = 0.0 if attempt.submitted_at is None else time.time() - attempt.submitted_at
+            if attempt.wait != told_waits.get(attempt.job_name, "") and waited_s >= LONG_WAIT_S:
                 told_waits[attempt.job_name] = attempt.wait
                 errors.print(f"{attempt.job_name}: {wait_text(attempt)}", style="yellow", soft_wrap=True)
         if not log:
@@ -147,10 +148,6 @@ def _print_first_log(trials: Sequence[Trial]) -> list[str]:
     for line in lines:
         console.print(Text(line), soft_wrap=True, style="dim")
     return lines
-
-
-def _waits_long(attempt: Attempt) -> bool:
-    return attempt.submitted_at is not None and time.time() - attempt.submitted_at >= LONG_WAIT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,4 @@
-"""Errors of the client.
-
-ServiceError              `retryable`: whether the same call may succeed later
-+-- ServiceUnreachable    no answer came in time; retryable
-+-- UnreadableAnswer      what answers is no meshtune, or one of another version
-+-- WaitedTooLong         the campaign is not over within the limit of `wait`; it goes on. Also a TimeoutError
-+-- Refused               the service answered with a problem (RFC 9457): `problem` has its type, detail and mistakes
-    +-- InvalidRequest    422, 413, 415: the spec, body or query is wrong; `mistakes` name each place
-    +-- NotAuthenticated  401: no token, or one that opens nothing
-    +-- NotAllowed        403: the token does not allow this, or its quota leaves no room
-    +-- NotFound          404
-    +-- Conflict          409: what it is about is in a state that does not allow this
-    +-- TooManyRequests   429, retryable
-    +-- ServiceTrouble    5xx; retryable but for 500, which is a defect
-"""
+"""Errors of the client; `BY_STATUS` has those of an answer by its status."""
 
 from __future__ import annotations
 
@@ -23,24 +9,30 @@ from meshtune.tuner.service.views.problems import Mistake, ProblemDetails
 
 
 class ServiceError(UserError):
-    """The message is fit for people."""
+    """The message is fit for people. retryable: whether the same call may succeed later."""
 
     retryable = False
 
 
 class ServiceUnreachable(ServiceError):
+    """No answer came in time."""
+
     retryable = True
 
 
 class UnreadableAnswer(ServiceError):
-    pass
+    """What answers is no meshtune, or one of another version."""
 
 
 class WaitedTooLong(ServiceError, TimeoutError):
+    """The campaign is not over within the limit of `wait`; it goes on."""
+
     retryable = True
 
 
 class Refused(ServiceError):
+    """The service answered with a problem (RFC 9457): `problem` has its type and detail."""
+
     def __init__(self, problem: ProblemDetails) -> None:
         self.problem = problem
         shown = [f"{each.pointer or 'the body'}: {each.detail}" for each in problem.errors]
@@ -53,15 +45,15 @@ class Refused(ServiceError):
 
 
 class InvalidRequest(Refused):
-    pass
+    """The spec, body or query is wrong; `mistakes` name each place."""
 
 
 class NotAuthenticated(Refused):
-    pass
+    """There is no token, or one that opens nothing."""
 
 
 class NotAllowed(Refused):
-    pass
+    """The token does not allow this, or its quota leaves no room."""
 
 
 class NotFound(Refused):
@@ -69,7 +61,7 @@ class NotFound(Refused):
 
 
 class Conflict(Refused):
-    pass
+    """What it is about is in a state that does not allow this."""
 
 
 class TooManyRequests(Refused):
@@ -77,23 +69,18 @@ class TooManyRequests(Refused):
 
 
 class ServiceTrouble(Refused):
+    """A status from 500 on; 500 itself is a defect."""
+
     def __init__(self, problem: ProblemDetails) -> None:
         super().__init__(problem)
         self.retryable = problem.status != 500
 
 
-_BY_STATUS: Mapping[int, type[Refused]] = {
+BY_STATUS: Mapping[int, type[Refused]] = {
     401: NotAuthenticated,
     403: NotAllowed,
     404: NotFound,
     409: Conflict,
-    413: InvalidRequest,
-    415: InvalidRequest,
-    422: InvalidRequest,
+    **dict.fromkeys((413, 415, 422), InvalidRequest),
     429: TooManyRequests,
 }
-
-
-def refusal_of(problem: ProblemDetails) -> Refused:
-    kind = _BY_STATUS.get(problem.status, ServiceTrouble if problem.status >= 500 else Refused)
-    return kind(problem)

@@ -21,7 +21,7 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from meshtune.search_spaces.knob_values import word
-from meshtune.tuner.client.errors import ServiceUnreachable, UnreadableAnswer, refusal_of
+from meshtune.tuner.client.errors import BY_STATUS, Refused, ServiceTrouble, ServiceUnreachable, UnreadableAnswer
 from meshtune.tuner.service.views.campaigns import CampaignPage
 from meshtune.tuner.service.views.problems import ProblemDetails
 from meshtune.tuner.service.views.trials import TrialBriefPage
@@ -55,11 +55,6 @@ class Request(Generic[Answer]):
     def headers(self) -> dict[str, str]:
         typed = {} if self.body is None else {"Content-Type": self.content_type}
         return {**typed, **({"Idempotency-Key": self.key} if self.key else {})}
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether it may be sent again when nobody knows if it arrived."""
-        return self.method in ("GET", "PATCH") or bool(self.key)
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -150,7 +145,7 @@ def refusal(request: Request[Any], reply: Reply) -> Exception:
         problem: ProblemDetails = _adapter(ProblemDetails).validate_json(reply.body)
     except ValidationError:
         return UnreadableAnswer(f"{request}: status {reply.status} with a problem that cannot be read")
-    return refusal_of(problem)
+    return BY_STATUS.get(problem.status, ServiceTrouble if problem.status >= 500 else Refused)(problem)
 
 
 def ask(request: Request[Answer], patience_s: float) -> Steps[Answer]:
@@ -162,12 +157,15 @@ def ask(request: Request[Answer], patience_s: float) -> Steps[Answer]:
             reply: Reply = yield request
             if reply.status < 300 or not passes(reply):
                 return read_answer(request, reply)
-            trouble, least_s = refusal(request, reply), _retry_after_s(reply)
+            told = reply.headers.get("retry-after", "")
+            trouble, least_s = refusal(request, reply), float(told) if told.isdecimal() else 0.0  # it may be a date
             if isinstance(trouble, UnreadableAnswer):  # a proxy's: it tells for whom
                 trouble = ServiceUnreachable(str(trouble))
         except httpx2.TransportError as error:
             trouble, least_s = unreachable(request, error), 0.0
-            if not (request.repeatable or isinstance(error, NEVER_SENT)):
+            # It may be sent again when nobody knows if it arrived.
+            repeatable = request.method in ("GET", "PATCH") or request.key
+            if not (repeatable or isinstance(error, NEVER_SENT)):
                 raise trouble from None
         pause_s = tries.pause_s(least_s)
         if time.monotonic() + pause_s > give_up:
@@ -227,9 +225,3 @@ def passes(reply: Reply) -> bool:
     """Whether nothing was done and a later try may be answered: by its status, or as the service says of a key whose
     first request is still being answered."""
     return reply.status in PASSING or (reply.status == 409 and "retry-after" in reply.headers)
-
-
-def _retry_after_s(reply: Reply) -> float:
-    """0 where nothing, or a date, is said."""
-    text = reply.headers.get("retry-after", "")
-    return float(text) if text.isdecimal() else 0.0

@@ -24,15 +24,8 @@ from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
 from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of
 from meshtune.search_spaces.knobs import sized
+from meshtune.search_spaces.physics import estimate as formulas
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
-from meshtune.search_spaces.physics.estimate import (
-    Estimates,
-    MemoryEstimate,
-    TimeEstimate,
-    estimate,
-    estimate_memory,
-    estimate_time,
-)
 from meshtune.search_spaces.physics.fitting import Measured, calibrate
 from meshtune.search_spaces.physics.memory import MemoryPart
 from meshtune.search_spaces.physics.timing import TimePart
@@ -189,8 +182,8 @@ class Predictions:
 
     training: Training
     columns: Columns
-    memory: MemoryEstimate
-    time: TimeEstimate | None
+    memory: formulas.MemoryEstimate
+    time: formulas.TimeEstimate | None
     fits: FloatColumn
     score: FloatColumn
 
@@ -209,9 +202,9 @@ class Predictions:
             speed=None if self.time is None else self._speed(self.time, row),
         )
 
-    def _speed(self, time: TimeEstimate, row: int) -> Speed:
+    def _speed(self, time: formulas.TimeEstimate, row: int) -> Speed:
         training, factor = self.training, exp(WIDTH * float(time.log_sd[row]))
-        estimates = Estimates(training, self.columns, self.memory, time)
+        estimates = formulas.Estimates(training, self.columns, self.memory, time)
         flops = float(estimates.model_flops_per_device[row])
         return Speed(
             step_s=Estimate.around(float(time.step_s[row]), factor),
@@ -232,12 +225,12 @@ def foresee(training: Training, columns: Columns, calibration: Calibration, *, p
     different sizes are ranked by what one device does, not by the whole job. Raises InvalidValue without a model."""
     if not training.model.known:
         raise InvalidValue(missing(training))
-    memory = estimate_memory(training, columns, calibration)
-    time = None if missing(training) else estimate_time(training, columns, calibration)
+    memory = formulas.estimate_memory(training, columns, calibration)
+    time = None if missing(training) else formulas.estimate_time(training, columns, calibration)
     fits = memory.fits(usable_bytes(training))
     if time is None:
         return Predictions(training, columns, memory, time, fits, 1.0 / memory.peak_bytes)
-    tokens_per_s = Estimates(training, columns, memory, time).tokens_per_s
+    tokens_per_s = formulas.Estimates(training, columns, memory, time).tokens_per_s
     devices = columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"] if per_device else 1
     return Predictions(training, columns, memory, time, fits, tokens_per_s * fits / devices)
 
@@ -276,7 +269,7 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis =
     rows = []
     for alike in by_code.values():
         plans = [trial.plan for trial in alike]
-        rows.append((estimate(training_of(spec, plans[0]), columns_of(plans)), measured_rows(alike)))
+        rows.append((formulas.estimate(training_of(spec, plans[0]), columns_of(plans)), measured_rows(alike)))
     learnt = calibrate(rows, start.calibration)
     return replace(start, calibration=learnt, campaign=name, startup_s=_startup_s(taught))
 

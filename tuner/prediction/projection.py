@@ -175,11 +175,6 @@ def alike(one: Plan, other: Plan) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in LAYOUT)
 
 
-def layout_words(plan: Plan) -> str:
-    """The key without what follows from the devices and the batch."""
-    return " ".join(word for word in plan.key.split() if not word.startswith(("dp", "ga")))
-
-
 def anchored(row: Row, anchor: MeasuredAnchor | None, own: int, *, searched: bool) -> Row:
     """The row with its prediction scaled as the measurement asks; at the spec's own count the measurement itself, where
     it is of this layout or the best was searched for."""

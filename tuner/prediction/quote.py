@@ -207,7 +207,10 @@ def predict_cost(
 ) -> CampaignCost:
     """The cost of the spec's trials; from a mere start to the time limit each where steps or times are unknown."""
     chosen, (least, most) = planned_runs(spec, space.plans)
-    startup_s, second = start_of(spec, basis), _second_runs(spec, least, most)
+    startup_s = start_of(spec, basis)
+    # Of each of many campaigns.
+    rounds = np.random.default_rng(1).geometric(CLEAR[spec.cluster.device.kind], DRAWS)
+    second: FloatColumn = np.clip(rounds * most / spec.confirm_rounds, least, most).astype(np.float64)
     if timed is None or counts is None:
         devices, runs = _devices(space.columns), np.array([chosen + least, chosen + most])
         each_s = np.array([startup_s, max(startup_s, limit_s)])
@@ -270,12 +273,6 @@ def _drawn(
     wall_s = all_s * np.ceil(trials / spec.parallel) / trials
     ends = (int(np.min(least)), int(np.max(most)))
     return ends, Range.of(all_s / trials), Range.of(device_s / 3600), Range.of(wall_s)
-
-
-def _second_runs(spec: CampaignSpec, least: int, most: int) -> FloatColumn:
-    """Of each of many campaigns."""
-    rounds = np.random.default_rng(1).geometric(CLEAR[spec.cluster.device.kind], DRAWS)
-    return np.clip(rounds * most / spec.confirm_rounds, least, most).astype(np.float64)
 
 
 def _costs(outlook: Predictions, rows: IntColumn) -> FloatColumn:

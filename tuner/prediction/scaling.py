@@ -39,7 +39,6 @@ from meshtune.tuner.prediction.projection import (
     anchor_of,
     anchored,
     count_nodes,
-    layout_words,
 )
 from meshtune.tuner.prediction.quote import PART_WORDS
 
@@ -99,11 +98,13 @@ def make_projection(
         compared = [_compared(row, base, tokens, why_above) for row in by_kind[kind]]
         rows += compared
         walls.append(_wall(kind, compared, base, least_efficiency))
+    # Without what follows from the devices and the batch.
+    words = [] if plan is None else [word for word in plan.key.split() if not word.startswith(("dp", "ga"))]
     return Projection(
         name=spec.name,
         model=spec.model.name,
         device=spec.cluster.device.name,
-        layout="" if plan is None else layout_words(plan),
+        layout=" ".join(words),
         reference_nodes=reference,
         measured_best=None if anchor is None else anchor.words,
         rows=tuple(rows),

@@ -18,10 +18,6 @@ from meshtune.tuner.search.warm_start import software_of
 from meshtune.tuner.store import Store
 
 
-class TooFewTrials(ValueError):
-    """Too few trials were measured for a calibration."""
-
-
 def readers_of(store: Store, campaign: Campaign) -> Rights:
     """What everybody who may read the campaign may read: its lessons name no other campaigns."""
     if project := campaign.spec.project:
@@ -57,26 +53,19 @@ def keep_calibration(
 
     reason: why it has ended. A campaign with too few trials has failed, and stores nothing.
     """
-    try:
-        stored = _fitted(campaign, trials, now)
-    except (TooFewTrials, InvalidValue) as error:
-        return CampaignState.FAILED, f"no calibration: {error} ({reason})"
-    store.calibrations.keep(stored)
-    return CampaignState.COMPLETED, f"calibrated {stored.subject} by {stored.trials} trials ({reason})"
-
-
-def _fitted(campaign: Campaign, trials: Sequence[Trial], now: float) -> StoredCalibration:
-    """The constants after all trials that were measured or ran out of memory, from the prior alone.
-
-    Raises TooFewTrials, with the numbers; InvalidValue where facts of the cluster are missing.
-    """
     measured = [trial.measurement for trial in trials if trial.measurement is not None]
     if len(measured) < LEAST_TRIALS:
         verdicts = Counter(str(trial.verdict) for trial in trials if trial.measurement is None)
         others = "".join(f", {count} {verdict}" for verdict, count in sorted(verdicts.items()))
-        raise TooFewTrials(f"{len(measured)} of {len(trials)} trials measured{others}; it takes {LEAST_TRIALS}")
+        few = f"{len(measured)} of {len(trials)} trials measured{others}; it takes {LEAST_TRIALS}"
+        return CampaignState.FAILED, f"no calibration: {few} ({reason})"
     spec = campaign.spec
-    return StoredCalibration(
+    try:
+        # After all trials that were measured or ran out of memory, from the prior alone.
+        learnt = learn(campaign.label, spec, trials).calibration
+    except InvalidValue as error:  # facts of the cluster are missing
+        return CampaignState.FAILED, f"no calibration: {error} ({reason})"
+    stored = StoredCalibration(
         campaign=campaign.id,
         created_at=now,
         **asdict(key_of(spec)),
@@ -86,7 +75,9 @@ def _fitted(campaign: Campaign, trials: Sequence[Trial], now: float) -> StoredCa
         devices=max(one.devices for one in measured),
         trials=len(measured),
         described=spec.cluster.device,
-        calibration=learn(campaign.label, spec, trials).calibration,
+        calibration=learnt,
         owner=campaign.owner,
         project=spec.project,
     )
+    store.calibrations.keep(stored)
+    return CampaignState.COMPLETED, f"calibrated {stored.subject} by {stored.trials} trials ({reason})"

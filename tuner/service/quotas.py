@@ -1,7 +1,4 @@
-"""How a campaign stands to the limits of its home (`limits.yaml`; no file is no limit) and to its token's quotas.
-
-InvalidLimits    the file cannot be used as it is; trying again helps once somebody has mended it
-"""
+"""How a campaign stands to the limits of its home (`limits.yaml`; no file is no limit) and to its token's quotas."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from pathlib import Path
 from meshtune.runners.documents import read_value
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.checks import InvalidValue, Problem
-from meshtune.tuner.access.quotas import ServiceLimits, exhausted, quota_spent, shares, waits_for
-from meshtune.tuner.access.tokens import DEVICE_HOURS_WITHIN_S, UNLIMITED, Quotas
+from meshtune.tuner.access.quotas import ServiceLimits, exhausted, hours_spent, shares, waits_for
+from meshtune.tuner.access.tokens import DAY_S, DEVICE_HOURS_WITHIN_S, UNLIMITED, Quotas
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.store import Store
@@ -21,7 +18,7 @@ ADD_UP_EVERY_S = 10.0
 
 
 class InvalidLimits(InvalidValue):
-    """The limits cannot be read; the message names the file and the fields."""
+    """The limits cannot be read, until somebody mends the file; the message names it and the fields."""
 
 
 class CampaignQuotas:
@@ -30,8 +27,7 @@ class CampaignQuotas:
     Any thread may call."""
 
     def __init__(self, store: Store, path: Path) -> None:
-        self._store = store
-        self._path = path
+        self._store, self._path = store, path
         # When the file was changed, its size, and what it says.
         self._read: tuple[int, int, ServiceLimits | None] | None = None
         # Device seconds and when they were added up, by the owner ("" for all campaigns together).
@@ -42,13 +38,14 @@ class CampaignQuotas:
         owner = campaign.owner
         quotas = self._quotas(owner)
         if quotas.device_hours is not None:
-            why = quota_spent(owner, quotas, self._spent_device_s(owner, DEVICE_HOURS_WITHIN_S, now))
-            if why:
+            spent_device_s = self._spent_device_s(owner, DEVICE_HOURS_WITHIN_S, now)
+            if why := hours_spent(quotas.device_hours, spent_device_s, f"the token {owner}", 30):
                 return why
         limits = self.limits()
         if limits is None:
             return ""
-        spent_device_s = 0.0 if limits.device_hours is None else self._spent_device_s("", limits.window_s, now)
+        window_s, hours = limits.window_days * DAY_S, limits.device_hours
+        spent_device_s = 0.0 if hours is None else self._spent_device_s("", window_s, now)
         return exhausted(limits, campaign.spec.cluster.devices, spent_device_s)
 
     def share(self, campaign: Campaign, now: float) -> int | None:

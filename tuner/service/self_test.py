@@ -19,7 +19,6 @@ from meshtune.runners.devices.findings import Finding, Level, device_count
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.ranking import rank
@@ -178,7 +177,12 @@ def planted_search(service: Service, source: random.Random) -> SearchTest:
     }
     ended = _run(service, document, SEARCH_LIMIT_S)
     best = ended.best
-    slower = None if best is None else SLOWDOWN ** _distance(best.plan, planted) - 1
+    slower = None
+    if best is not None:
+        # In positions on the axes, as the script counts them.
+        places = {axis: [*values].index for axis, values in AXES.items()}
+        away = (abs(place(planted[axis]) - place(getattr(best.plan, axis))) for axis, place in places.items())
+        slower = SLOWDOWN ** sum(away) - 1
     return SearchTest(
         planted=", ".join(f"{axis}={value}" for axis, value in planted.items()),
         best="" if best is None else best.plan.key,
@@ -264,11 +268,4 @@ def _run(service: Service, document: Mapping[str, Any], limit_s: float) -> _Ende
         failure="" if failed is None else f"{failed.verdict}: {failed.reason}".strip(": "),
         reason=f"no end within {limit_s:g} s" if time.monotonic() - begun > limit_s else ended.reason,
         seconds=time.monotonic() - begun,
-    )
-
-
-def _distance(plan: Plan, planted: Mapping[str, Any]) -> int:
-    """In positions on the axes, as the script counts them."""
-    return sum(
-        abs([*values].index(planted[axis]) - [*values].index(getattr(plan, axis))) for axis, values in AXES.items()
     )

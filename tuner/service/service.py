@@ -74,6 +74,8 @@ class Service:
         self.pages, self.access = store.pages, store.access
         self.answers = SchedulerSilence()
         self.sessions = Sessions(store, home, Holder(store, home, lease_s), clock, timer, self.answers)
+        # Another process may drive the campaign then: its running jobs go on and are found again.
+        self.release, self.close = self.sessions.release, self.sessions.close
         self.metrics = ServiceMetrics(self.sessions.holder.changes, self.sessions.holder.skews, clock)
         self._quotas = CampaignQuotas(store, home.limits)
         self.changing = Changing(store, self._quotas, clock)
@@ -208,13 +210,6 @@ class Service:
         """The nodes that every new job of the campaign keeps away from, where the runner can."""
         faults = node_faults(self.store, campaign, self._clock())
         return sorted(excluded_nodes(faults))
-
-    def release(self, campaign_id: str) -> None:
-        """Let another process drive the campaign. Its running jobs go on and are found again."""
-        self.sessions.release(campaign_id)
-
-    def close(self) -> None:
-        self.sessions.close()
 
 
 def remeasure(service: Service, campaign: Campaign, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:

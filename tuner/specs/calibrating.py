@@ -13,7 +13,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.training import Training, missing
-from meshtune.search_spaces.space import Bounds, Space
+from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.calibration import CALIBRATION, LEAST_TRIALS
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.spec import Backend, Budget, CampaignSpec, StopRule, build_space, workload_of
@@ -69,7 +69,10 @@ def calibration_setup(
     if problems := missing(Training(spec.model, cluster, workload.framework)):
         raise InvalidSpec(problems)
     batch = _batch(spec, cluster)
-    bounds = _bounds(spec.space, cluster.devices)
+    # Degrees that were given without 1 may be 1 as well.
+    given = {name: values for name in DEGREES if (values := getattr(spec.space, name)) is not None}
+    with_one: dict[str, Any] = {name: tuple(sorted({1, *values})) for name, values in given.items()}
+    bounds = replace(spec.space, **with_one)
     tried: list[tuple[int, ModelSpec, Space]] = []
     for model in _depths(spec.model, cluster.devices):
         space = build_space(bounds, model, cluster, batch, workload)
@@ -129,13 +132,6 @@ def _batch(spec: CampaignSpec, cluster: ClusterSpec) -> int | None:
     if spec.global_batch_size is None:
         return None
     return cluster.devices * max(SEQUENCES, -(-spec.global_batch_size // spec.cluster.devices))
-
-
-def _bounds(bounds: Bounds, devices: int) -> Bounds:
-    """Degrees that were given without 1 may be 1 as well."""
-    given = {name: values for name in DEGREES if (values := getattr(bounds, name)) is not None}
-    with_one: dict[str, Any] = {name: tuple(sorted({1, *values})) for name, values in given.items()}
-    return replace(bounds, **with_one)
 
 
 def _depths(model: ModelSpec, devices: int) -> Iterator[ModelSpec]:

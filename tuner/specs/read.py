@@ -12,22 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from meshtune.runners import registry
 from meshtune.runners.documents import merged, read_value
 from meshtune.runners.extras import MissingExtra
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.transformers.config_json import read_config
 from meshtune.runners.programs.workloads.base import Workload
-from meshtune.runners.registry import (
-    WORKLOADS,
-    UnknownBackend,
-    check_options,
-    check_pair,
-    complete_workload,
-    create_runner,
-    create_workload,
-    require_library,
-    runners,
-)
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of, problems_as
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
@@ -173,7 +163,7 @@ class _Reading:
             yield
         except InvalidValue as error:
             self.problems += [problem.under(section) for problem in error.problems]
-        except (SearchError, UnknownBackend, MissingExtra) as error:
+        except (SearchError, registry.UnknownBackend, MissingExtra) as error:
             self.problems.append(Problem(section, str(error)))
 
     def section(self, name: str, kind: type, raw: object) -> None:
@@ -214,9 +204,9 @@ class _Reading:
         self.section("budget", Budget, self.document.get("budget", {"trials": DEFAULT_TRIALS}))
         self.section("trial", TrialLimits, self.document.get("trial", {}))
         self.section("stop", StopRule, self.document.get("stop", {}))
-        self._backend("workload", WORKLOADS)
+        self._backend("workload", registry.WORKLOADS)
         self._backend("search", searches())
-        self._backend("runner", runners())
+        self._backend("runner", registry.runners())
         self.values["baseline"] = None
         if (baseline := self.document.get("baseline")) is not None:
             self.section("baseline", Plan, baseline)
@@ -336,11 +326,11 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     with reading.noting("workload"):
         if chosen is not None:
             if "cluster" in values:
-                options = complete_workload(chosen.kind, chosen.options, values["cluster"])
+                options = registry.complete_workload(chosen.kind, chosen.options, values["cluster"])
                 chosen = values["workload"] = replace(chosen, options=options)
-            workload = create_workload(chosen.kind, chosen.options)
+            workload = registry.create_workload(chosen.kind, chosen.options)
         if home is not None and chosen is not None and runner is not None:
-            require_library(runner.kind, chosen.kind)
+            registry.require_library(runner.kind, chosen.kind)
     model = values.get("model")
     if workload is not None and model is not None and (model.known or workload.told_shapes == frozenset()):
         reading.problems += [problem.under("workload") for problem in workload.problems_with(model)]
@@ -352,17 +342,17 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
         unknown = workload.problems_with_names(KnobSet(values["knobs"]))
         reading.problems += [problem.under("workload") for problem in unknown]
     if chosen is not None and runner is not None:
-        reading.problems += check_pair(runner.kind, chosen.kind)
+        reading.problems += registry.check_pair(runner.kind, chosen.kind)
     with reading.noting("runner"):
         if runner is not None and home is not None and "cluster" in values:
-            create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
+            registry.create_runner(runner.kind, home.runner(runner.kind), values["cluster"], runner.options).close()
         elif runner is not None:
-            check_options(runner.kind, runner.options)
+            registry.check_options(runner.kind, runner.options)
     if home is not None and chosen is not None and runner is not None:
         unfit = {tuple(problem.path.split(".")[:2]) for problem in reading.problems}
         for name, part in (("workload", chosen), ("runner", runner)):
             fit[name] = replace(part, options={k: part.options[k] for k in part.options if (name, k) not in unfit})
-        with suppress(InvalidValue, UnknownBackend):  # told above
+        with suppress(InvalidValue, registry.UnknownBackend):  # told above
             reading.problems += [problem for problem, sure in preflight(**fit, home=home.root) if sure]
     with reading.noting("search"):
         if search is not None:

@@ -11,23 +11,18 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, select, update
 
-from meshtune.tuner.access.tokens import (
-    KEPT_S,
-    MAX_CHARACTERS,
-    MAX_RECORDS,
-    AuditRecord,
-    Quotas,
-    Rights,
-    Scope,
-    Token,
-    Used,
-)
+from meshtune.tuner.access.tokens import AuditRecord, Quotas, Rights, Scope, Token, Used
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, NotFound, Unreadable, reading_row
 from meshtune.tuner.store.tables import attempts, audit, holders, idempotency, tokens, trials
 from meshtune.tuner.store.usage import owner_usage, token_quotas
 
+# A record goes when it is older, and the oldest go when there are more.
+KEPT_S = 400 * 86400.0
+MAX_RECORDS = 1_000_000
+# Callers from outside decide how long the texts are; a line of a log stays one.
+MAX_CHARACTERS = 500
 # How many records are written before old ones are looked for.
 PRUNE_EVERY = 1000
 # For so long the answer to a request with an idempotency key is kept.

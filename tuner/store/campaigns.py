@@ -9,19 +9,18 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, and_, bindparam, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, insert, or_, select, update
 
-from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import require_room
 from meshtune.tuner.access.tokens import OPERATOR, UNLIMITED, Ownership, Rights
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
-from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
+from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.store.access import act_once
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Outdated, Unreadable
-from meshtune.tuner.store.leases import NOBODY, insert_lease
-from meshtune.tuner.store.rows import campaign_of, campaign_row, node_columns
-from meshtune.tuner.store.tables import attempts, campaigns, events, spec_texts, trials
+from meshtune.tuner.store.leases import NOBODY
+from meshtune.tuner.store.rows import campaign_of, campaign_row
+from meshtune.tuner.store.tables import attempts, campaigns, events, leases, spec_texts, trials
 from meshtune.tuner.store.usage import ACTIVE, owner_usage, token_quotas
 
 # Made once, since making them takes longer than asking: each campaign that is driven asks at every look.
@@ -62,7 +61,8 @@ class CampaignRows:
             data = {"name": campaign.spec.name, "state": str(campaign.state)}
             add_event(connection, campaign.id, campaign.created_at, "campaign.created", data)
             if holder != NOBODY:
-                insert_lease(connection, campaign.id, holder)
+                first = {"campaign_id": campaign.id, "holder": holder, "epoch": 1, "vanished_epoch": 0}
+                connection.execute(insert(leases), first)
             return campaign
 
     def campaign(self, id: str) -> Campaign:
@@ -264,24 +264,3 @@ def add_event(connection: Connection, campaign_id: str, now: float, kind: str, d
 
 def event_row(campaign_id: str, now: float, kind: str, data: Mapping[str, object]) -> dict[str, object]:
     return {"campaign_id": campaign_id, "at": now, "kind": kind, "data": dict(data)}
-
-
-def planned_data(trial: Trial) -> dict[str, object]:
-    data = {**moved_data(trial.number, trial.last), "plan": trial.plan.key, "origin": str(trial.origin)}
-    return data if trial.expectation is None else {**data, "expectation": asdict(trial.expectation)}
-
-
-def moved_data(trial: int, attempt: Attempt | Row[Any]) -> dict[str, object]:
-    data = {"number": trial, "attempt": attempt.number, "state": str(attempt.state)}
-    return {**data, **node_columns(nodes=attempt.nodes)}
-
-
-def done_data(trial: int, attempt: Row[Any], outcome: Outcome) -> dict[str, object]:
-    data = {**moved_data(trial, attempt), "verdict": str(outcome.verdict)}
-    data |= node_columns(failed_nodes=attempt.failed_nodes)
-    if outcome.failure is not None:
-        data["failure"] = str(outcome.failure)
-    if outcome.measurement is not None:
-        data["step_time_s"] = outcome.measurement.step_time_s
-        data["tokens_per_s_per_device"] = outcome.measurement.tokens_per_s_per_device
-    return data

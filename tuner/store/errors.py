@@ -1,18 +1,8 @@
 """The errors of the store; `translating` makes them of whatever SQLAlchemy and the drivers raise.
 
-    StoreError               root; raised itself where the database refuses a statement: a defect, trying again fails
-    +-- Unreadable           a row holds what this meshtune does not read; trying again fails until it is mended
-    +-- NotFound             no such campaign or trial; trying again fails until someone creates it
-    +-- AlreadyExists        the campaign's id, or the plan within its campaign, is taken; trying again fails
-    +-- BudgetSpent          the campaign's budget has no place for another trial; trying again fails until it has
-    +-- LeaseLost            another process drives the campaign now; trying again fails while it does
-    +-- IllegalMove          the state does not allow it; trying again fails until the state is another
-    |   +-- Outdated         it was decided on what the campaign is no more; look at it and decide again
-    +-- StoreUnavailable     the database cannot be used now; `transient` says whether waiting can help
-        +-- OtherSchema      its schema is not this meshtune's: upgraded meanwhile, or not yet
-
-Whatever is raised, the transaction left nothing behind. One exception: a server that is lost during the commit itself
-may have committed; the same call then answers IllegalMove or AlreadyExists.
+Whatever is raised, the transaction left nothing behind, and trying again fails until what the message names has
+changed; only of a StoreUnavailable that is `transient`, waiting can be enough. One exception: a server that is lost
+during the commit itself may have committed; the same call then answers IllegalMove or AlreadyExists.
 
 Drivers are told apart by their codes: SQLite's result code, PostgreSQL's SQLSTATE. Only a failed connection to a
 PostgreSQL server has no code; its text is read.
@@ -68,7 +58,8 @@ _PASSING_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "re
 
 
 class StoreError(UserError):
-    """The store could not do it. The message is fit for a user and holds no password."""
+    """The store could not do it; raised itself where the database refuses a statement, which is a defect. The message
+    is fit for a user and holds no password."""
 
 
 class Unreadable(StoreError):
@@ -90,7 +81,7 @@ class NotFound(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """The object is there already; the message names it."""
+    """The campaign's id, or the plan within its campaign, is taken; the message names it."""
 
 
 class BudgetSpent(StoreError):
@@ -106,7 +97,7 @@ class IllegalMove(StoreError):
 
 
 class Outdated(IllegalMove):
-    """The campaign was changed since what this was decided on."""
+    """The campaign was changed since what this was decided on: look at it and decide again."""
 
 
 class LeaseLost(StoreError):
@@ -122,7 +113,7 @@ class StoreUnavailable(StoreError):
 
 
 class OtherSchema(StoreUnavailable):
-    """The schema is not the newest that this meshtune knows; the message has both."""
+    """The schema is not this meshtune's: upgraded meanwhile, or not yet; the message has both."""
 
 
 @contextmanager

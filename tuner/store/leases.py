@@ -13,21 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    and_,
-    bindparam,
-    case,
-    delete,
-    exists,
-    func,
-    insert,
-    literal,
-    or_,
-    select,
-    update,
-)
+import sqlalchemy as sa
 
 from meshtune.tuner.store import schema
 from meshtune.tuner.store.database import Database
@@ -41,7 +27,7 @@ MAX_LEASE_S = 600.0
 # A holder that has nothing and was not heard of for so long is forgotten.
 FORGET_S = 86400.0
 # Made once: each write of a holder asks it first.
-_NEWEST = select(leases.c.holder, leases.c.epoch).where(leases.c.campaign_id == bindparam("campaign_id"))
+_NEWEST = sa.select(leases.c.holder, leases.c.epoch).where(leases.c.campaign_id == sa.bindparam("campaign_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +63,18 @@ class Leases:
             now = self._database.now(connection)
             ahead_s = self._database.ahead_s(now)
             values = {"expires_at": now + lease_s, "serves": serves}
-            if connection.execute(update(holders).where(holders.c.name == holder).values(values)).rowcount == 0:
-                connection.execute(insert(holders), {"name": holder, **values})
+            if connection.execute(sa.update(holders).where(holders.c.name == holder).values(values)).rowcount == 0:
+                connection.execute(sa.insert(holders), {"name": holder, **values})
             return ahead_s
 
     def drivers(self) -> Drivers:
         """The active campaigns and their drivers, in two queries however many there are."""
         with self._database.reading() as connection:
             now = self._database.now(connection)
-            alive = set(connection.scalars(select(holders.c.name).where(lives(now))))
-            servers = select(func.count()).where(lives(now), holders.c.serves)
+            alive = set(connection.scalars(sa.select(holders.c.name).where(lives(now))))
+            servers = sa.select(sa.func.count()).where(lives(now), holders.c.serves)
             held = connection.execute(
-                select(campaigns.c.id, leases.c.holder)
+                sa.select(campaigns.c.id, leases.c.holder)
                 .outerjoin(leases, leases.c.campaign_id == campaigns.c.id)
                 .where(campaigns.c.state.in_(ACTIVE))
                 .order_by(campaigns.c.created_at, campaigns.c.id)
@@ -100,7 +86,7 @@ class Leases:
         """The living process that has the campaign, NOBODY for none."""
         with self._database.reading() as connection:
             query = (
-                select(leases.c.holder)
+                sa.select(leases.c.holder)
                 .join(holders, holders.c.name == leases.c.holder)
                 .where(leases.c.campaign_id == campaign_id, lives(self._database.now(connection)))
             )
@@ -109,40 +95,40 @@ class Leases:
     def holders(self, campaign_ids: Collection[str]) -> set[str]:
         """Who has one of the campaigns, or had it last and vanished."""
         with self._database.reading() as connection:
-            query = select(leases.c.holder).where(leases.c.campaign_id.in_(list(campaign_ids)))
+            query = sa.select(leases.c.holder).where(leases.c.campaign_id.in_(list(campaign_ids)))
             return set(connection.scalars(query.where(leases.c.holder != NOBODY)))
 
     def take(self, holder: str, campaign_ids: Collection[str]) -> dict[str, Lease]:
         """Leases of those campaigns that no other living process has; what the holder has already stays as it is."""
         with self._database.writing() as connection:
-            known = exists().where(leases.c.campaign_id == campaigns.c.id)
-            new = select(campaigns.c.id, literal(NOBODY), literal(0), literal(0))
+            known = sa.exists().where(leases.c.campaign_id == campaigns.c.id)
+            new = sa.select(campaigns.c.id, sa.literal(NOBODY), sa.literal(0), sa.literal(0))
             new = new.where(campaigns.c.id.in_(list(campaign_ids)), ~known)
-            connection.execute(insert(leases).from_select(["campaign_id", "holder", "epoch", "vanished_epoch"], new))
+            connection.execute(sa.insert(leases).from_select(["campaign_id", "holder", "epoch", "vanished_epoch"], new))
             now = self._database.now(connection)
             asked = leases.c.campaign_id.in_(list(campaign_ids))
-            alive = select(holders.c.name).where(lives(now))
-            free = and_(leases.c.holder != holder, leases.c.holder.not_in(alive))
-            vanished = case((leases.c.holder == NOBODY, leases.c.vanished_epoch), else_=leases.c.epoch)
+            alive = sa.select(holders.c.name).where(lives(now))
+            free = sa.and_(leases.c.holder != holder, leases.c.holder.not_in(alive))
+            vanished = sa.case((leases.c.holder == NOBODY, leases.c.vanished_epoch), else_=leases.c.epoch)
             values = {"holder": holder, "epoch": leases.c.epoch + 1, "vanished_epoch": vanished}
-            connection.execute(update(leases).where(asked, free).values(values))
+            connection.execute(sa.update(leases).where(asked, free).values(values))
             # Of those that vanished long ago nothing is left to tell.
-            held = exists().where(leases.c.holder == holders.c.name)
-            connection.execute(delete(holders).where(holders.c.expires_at < now - FORGET_S, ~held))
-            own = select(leases.c.campaign_id, leases.c.epoch).where(asked, leases.c.holder == holder)
+            held = sa.exists().where(leases.c.holder == holders.c.name)
+            connection.execute(sa.delete(holders).where(holders.c.expires_at < now - FORGET_S, ~held))
+            own = sa.select(leases.c.campaign_id, leases.c.epoch).where(asked, leases.c.holder == holder)
             return {id: Lease(id, holder, epoch) for id, epoch in connection.execute(own)}
 
     def release(self, lease: Lease) -> None:
         """Let others take the campaign at once; nothing where the lease was lost."""
         with self._database.writing() as connection:
             own = (leases.c.campaign_id == lease.campaign_id, leases.c.epoch == lease.epoch)
-            connection.execute(update(leases).where(*own).values(holder=NOBODY))
+            connection.execute(sa.update(leases).where(*own).values(holder=NOBODY))
 
     def leave(self, holder: str) -> None:
         """Release all that the holder has, for one that ended and sends nothing any more."""
         with self._database.writing() as connection:
-            connection.execute(update(leases).where(leases.c.holder == holder).values(holder=NOBODY))
-            connection.execute(delete(holders).where(holders.c.name == holder))
+            connection.execute(sa.update(leases).where(leases.c.holder == holder).values(holder=NOBODY))
+            connection.execute(sa.delete(holders).where(holders.c.name == holder))
 
     def require(self, lease: Lease) -> None:
         """Return where the lease is still the newest. Raises LeaseLost."""
@@ -161,24 +147,18 @@ class Leases:
         """
         with self._database.writing() as connection:
             _require(connection, lease=lease)
-            vanished = select(leases.c.vanished_epoch).where(leases.c.campaign_id == lease.campaign_id)
-            unsent = or_(attempts.c.sending_epoch.is_(None), attempts.c.sending_epoch > vanished.scalar_subquery())
-            mark = update(attempts).where(attempts.c.job_name == job_name, unsent).values(sending_epoch=lease.epoch)
+            vanished = sa.select(leases.c.vanished_epoch).where(leases.c.campaign_id == lease.campaign_id)
+            unsent = sa.or_(attempts.c.sending_epoch.is_(None), attempts.c.sending_epoch > vanished.scalar_subquery())
+            mark = sa.update(attempts).where(attempts.c.job_name == job_name, unsent).values(sending_epoch=lease.epoch)
             return connection.execute(mark).rowcount == 1
 
 
-def lives(now: float) -> ColumnElement[bool]:
+def lives(now: float) -> sa.ColumnElement[bool]:
     """Of a holder."""
-    return and_(holders.c.expires_at > now, holders.c.expires_at <= now + MAX_LEASE_S)
+    return sa.and_(holders.c.expires_at > now, holders.c.expires_at <= now + MAX_LEASE_S)
 
 
-def insert_lease(connection: Connection, campaign_id: str, holder: str) -> None:
-    """The first lease of a campaign that is being created."""
-    values = {"campaign_id": campaign_id, "holder": holder, "epoch": 1, "vanished_epoch": 0}
-    connection.execute(insert(leases), values)
-
-
-def _require(connection: Connection, *, lease: Lease) -> None:
+def _require(connection: sa.Connection, *, lease: Lease) -> None:
     newest = connection.execute(_NEWEST, {"campaign_id": lease.campaign_id}).one_or_none()
     if newest is None or tuple(newest) != (lease.holder, lease.epoch):
         who = newest.holder if newest is not None and newest.holder != NOBODY else "no process"

@@ -223,10 +223,7 @@ def _attempts_where(*conditions: ColumnElement[bool]) -> Select[tuple[str]]:
     return select(attempts.c.job_name).where(*conditions).order_by(attempts.c.id)
 
 
-def _measured() -> ColumnElement[bool]:
-    return exists().where(measurements.c.attempt_id == attempts.c.id)
-
-
+_measured = exists().where(measurements.c.attempt_id == attempts.c.id)
 _later = attempts.alias()
 _done = attempts.c.state == str(TrialState.DONE)
 _ok = attempts.c.verdict == str(Verdict.OK)
@@ -234,14 +231,14 @@ _RULES: Sequence[tuple[str, Select[tuple[str]]]] = (
     ("attempts that are done without a verdict", _attempts_where(_done, attempts.c.verdict.is_(None))),
     ("attempts that have a verdict but are not done", _attempts_where(~_done, attempts.c.verdict.is_not(None))),
     ("attempts that are done without an end", _attempts_where(_done, attempts.c.finished_at.is_(None))),
-    ("attempts that are ok without a measurement", _attempts_where(_ok, ~_measured())),
+    ("attempts that are ok without a measurement", _attempts_where(_ok, ~_measured)),
     (
         "attempts with a measurement that are not ok",
-        _attempts_where(or_(~_ok, attempts.c.verdict.is_(None)), _measured()),
+        _attempts_where(or_(~_ok, attempts.c.verdict.is_(None)), _measured),
     ),
     (
         "measurements without steps",
-        _attempts_where(_measured(), ~exists().where(and_(steps.c.attempt_id == attempts.c.id, ~steps.c.warmup))),
+        _attempts_where(_measured, ~exists().where(and_(steps.c.attempt_id == attempts.c.id, ~steps.c.warmup))),
     ),
     (
         "attempts that were tried again though their verdict allows it not",

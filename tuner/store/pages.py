@@ -11,37 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Double,
-    FromClause,
-    Row,
-    Select,
-    and_,
-    bindparam,
-    case,
-    cast,
-    func,
-    or_,
-    select,
-    tuple_,
-)
+import sqlalchemy as sa
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
-from meshtune.tuner.campaign.listing import (
-    DEVICE_SECONDS,
-    NUMBER,
-    STEP_TIME,
-    TOKENS_PER_S_PER_DEVICE,
-    CampaignsWanted,
-    Order,
-    TrialKey,
-    TrialsWanted,
-)
+from meshtune.tuner.campaign import listing
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import readable_by
 from meshtune.tuner.store.database import Database
@@ -52,40 +28,36 @@ from meshtune.tuner.store.trials import read_trials, trials_numbered
 _newer = attempts.alias("newer")
 _held = attempts.alias("held")
 _LAST = attempts.c.number == (
-    select(func.max(_newer.c.number)).where(_newer.c.trial_id == trials.c.id).scalar_subquery()
+    sa.select(sa.func.max(_newer.c.number)).where(_newer.c.trial_id == trials.c.id).scalar_subquery()
 )
 
 
-def _device_s(of: FromClause) -> ColumnElement[float]:
+def _device_s(of: sa.FromClause) -> sa.ColumnElement[float]:
     """Devices times `Attempt.running_s`, over attempts that have ended."""
-    held_s = case((of.c.finished_at.is_not(None), of.c.running_s), else_=0.0)
-    return func.coalesce(func.sum(held_s * TRIAL_DEVICES), 0.0)
+    held_s = sa.case((of.c.finished_at.is_not(None), of.c.running_s), else_=0.0)
+    return sa.func.coalesce(sa.func.sum(held_s * TRIAL_DEVICES), 0.0)
 
 
-_DEVICE_S = select(_device_s(_held)).where(_held.c.trial_id == trials.c.id).scalar_subquery()
+_DEVICE_S = sa.select(_device_s(_held)).where(_held.c.trial_id == trials.c.id).scalar_subquery()
 _next = attempts.alias()
 _ALIKE = (trials.c.origin, attempts.c.state, attempts.c.verdict, attempts.c.cause, _next.c.id.is_(None).label("last"))
 _TALLIES = (
-    select(
-        *_ALIKE,
-        func.count().label("attempts"),
-        _device_s(attempts).label("device_s"),
-    )
+    sa.select(*_ALIKE, sa.func.count().label("attempts"), _device_s(attempts).label("device_s"))
     .join_from(trials, attempts, attempts.c.trial_id == trials.c.id)
-    .outerjoin(_next, and_(_next.c.trial_id == trials.c.id, _next.c.number == attempts.c.number + 1))
-    .where(trials.c.campaign_id == bindparam("of"))
+    .outerjoin(_next, sa.and_(_next.c.trial_id == trials.c.id, _next.c.number == attempts.c.number + 1))
+    .where(trials.c.campaign_id == sa.bindparam("of"))
     .group_by(*_ALIKE)
 )
-_NEWEST = select(func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
+_NEWEST = sa.select(sa.func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
 # Other keys are columns of measurements.
-_TRIAL_KEYS: Mapping[str, ColumnElement[Any]] = {
-    NUMBER: trials.c.number,
-    STEP_TIME: measurements.c.mean_step_time_s,
-    TOKENS_PER_S_PER_DEVICE: (
-        cast(measurements.c.tokens_per_step, Double) / measurements.c.mean_step_time_s / measurements.c.devices
+_TRIAL_KEYS: Mapping[str, sa.ColumnElement[Any]] = {
+    listing.NUMBER: trials.c.number,
+    listing.STEP_TIME: measurements.c.mean_step_time_s,
+    listing.TOKENS_PER_S_PER_DEVICE: (
+        sa.cast(measurements.c.tokens_per_step, sa.Double) / measurements.c.mean_step_time_s / measurements.c.devices
     ),
     "peak_memory_bytes": measurements.c.max_memory_bytes,
-    DEVICE_SECONDS: _DEVICE_S,
+    listing.DEVICE_SECONDS: _DEVICE_S,
 }
 
 
@@ -131,13 +103,13 @@ class Pages:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def stamps(self, wanted: CampaignsWanted, reader: Rights = OPERATOR) -> list[Stamp]:
+    def stamps(self, wanted: listing.CampaignsWanted, reader: Rights = OPERATOR) -> list[Stamp]:
         """A page of campaigns that the reader may read, by their ids and versions."""
         value = campaigns.c[wanted.order.key]
         columns = (campaigns.c.id, campaigns.c.updated_at, value.label("value"), _NEWEST.label("event"))
-        query = select(*columns).where(*readable_by(reader), *_campaign_filters(wanted))
+        query = sa.select(*columns).where(*readable_by(reader), *_campaign_filters(wanted))
         if wanted.after is not None:
-            place, last = tuple_(value, campaigns.c.id), tuple_(wanted.after.value, wanted.after.name)
+            place, last = sa.tuple_(value, campaigns.c.id), sa.tuple_(wanted.after.value, wanted.after.name)
             query = query.where(place < last if wanted.order.descending else place > last)
         ends = (value, campaigns.c.id)
         query = query.order_by(*(end.desc() if wanted.order.descending else end for end in ends)).limit(wanted.limit)
@@ -145,7 +117,7 @@ class Pages:
             return [Stamp(**row._mapping) for row in connection.execute(query)]
 
     def trials(
-        self, campaign_id: str, wanted: TrialsWanted, *, listed: bool = False
+        self, campaign_id: str, wanted: listing.TrialsWanted, *, listed: bool = False
     ) -> list[tuple[int, Trial | str, float | None]]:
         """A page of a campaign's trials, each with its number, or what is wrong with it, and the value that it is
         sorted by; none for no campaign. listed: without steps, values of single ranks, profiles and logs."""
@@ -157,8 +129,8 @@ class Pages:
     def baseline(self, campaign_id: str) -> dict[int, Trial]:
         """The runs of the baseline by round, as `trials` lists them."""
         of_campaign = trials.c.campaign_id == campaign_id
-        plan = select(trials.c.plan_key).where(of_campaign, trials.c.origin == str(Origin.BASELINE))
-        runs = select(trials.c.number).where(of_campaign, trials.c.plan_key.in_(plan))
+        plan = sa.select(trials.c.plan_key).where(of_campaign, trials.c.origin == str(Origin.BASELINE))
+        runs = sa.select(trials.c.number).where(of_campaign, trials.c.plan_key.in_(plan))
         with self._database.reading() as connection:
             known = _readable(connection, campaign_id, connection.scalars(runs).all(), listed=True)
         return {trial.round: trial for trial in known.values() if isinstance(trial, Trial)}
@@ -168,17 +140,17 @@ class Pages:
         with self._database.reading() as connection:
             return read_trials(connection, campaign_id, listed=True)
 
-    def overview(self, campaign_id: str, order: Order[TrialKey], limit: int) -> Overview:
+    def overview(self, campaign_id: str, order: listing.Order[listing.TrialKey], limit: int) -> Overview:
         """limit: of `Overview.first`."""
-        wanted = TrialsWanted(order=order, verdict=(Verdict.OK,), origin=FIRST_RUNS, limit=limit)
+        wanted = listing.TrialsWanted(order=order, verdict=(Verdict.OK,), origin=FIRST_RUNS, limit=limit)
         of_campaign, again = trials.c.campaign_id == campaign_id, trials.c.origin == str(Origin.CONFIRMATION)
-        repeated = trials.c.plan_key.in_(select(trials.c.plan_key).where(of_campaign, again))
-        compared = or_(repeated, trials.c.origin == str(Origin.BASELINE))
+        repeated = trials.c.plan_key.in_(sa.select(trials.c.plan_key).where(of_campaign, again))
+        compared = sa.or_(repeated, trials.c.origin == str(Origin.BASELINE))
         with self._database.reading() as connection:
             with reading_row(f"a trial of campaign {campaign_id}"):
                 tallies = [_tally(row) for row in connection.execute(_TALLIES, {"of": campaign_id})]
             first = [row.number for row in connection.execute(_trial_page(campaign_id, wanted))]
-            others = connection.scalars(select(trials.c.number).where(of_campaign, compared))
+            others = connection.scalars(sa.select(trials.c.number).where(of_campaign, compared))
             by_number = trials_numbered(connection, campaign_id, {*first, *others}, listed=True)
         return Overview(tallies=tallies, first=first, trials=list(by_number.values()))
 
@@ -189,7 +161,7 @@ class Pages:
 
 
 def _readable(
-    connection: Connection, campaign_id: str, numbers: Sequence[int], listed: bool
+    connection: sa.Connection, campaign_id: str, numbers: Sequence[int], listed: bool
 ) -> Mapping[int, Trial | str]:
     """The trials of these numbers; of one that is unreadable, what is wrong."""
     try:
@@ -201,7 +173,7 @@ def _readable(
     return {n: trial for half in halves for n, trial in _readable(connection, campaign_id, half, listed).items()}
 
 
-def _tally(row: Row[Any]) -> Tally:
+def _tally(row: sa.Row[Any]) -> Tally:
     verdict = None if row.verdict is None else Verdict(row.verdict)
     cause = None if row.cause is None else Cause(row.cause)
     return Tally(
@@ -215,8 +187,8 @@ def _tally(row: Row[Any]) -> Tally:
     )
 
 
-def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
-    filters: list[ColumnElement[bool]] = [
+def _campaign_filters(wanted: listing.CampaignsWanted) -> list[sa.ColumnElement[bool]]:
+    filters: list[sa.ColumnElement[bool]] = [
         campaigns.c[name] == value
         for name in ("owner", "project", "model", "cluster")
         if (value := getattr(wanted, name)) is not None
@@ -230,46 +202,46 @@ def _campaign_filters(wanted: CampaignsWanted) -> list[ColumnElement[bool]]:
     return filters
 
 
-def _trial_page(campaign_id: str, wanted: TrialsWanted) -> Select[Any]:
+def _trial_page(campaign_id: str, wanted: listing.TrialsWanted) -> sa.Select[Any]:
     """The numbers and values of the page, by the last attempt of each trial and its measurement."""
     key = wanted.order.key
     value = measurements.c[key] if key not in _TRIAL_KEYS else _TRIAL_KEYS[key]
     query = (
-        select(trials.c.number, value.label("value"))
+        sa.select(trials.c.number, value.label("value"))
         .select_from(trials)
-        .join(attempts, and_(attempts.c.trial_id == trials.c.id, _LAST))
+        .join(attempts, sa.and_(attempts.c.trial_id == trials.c.id, _LAST))
         .outerjoin(measurements, measurements.c.attempt_id == attempts.c.id)
         .where(trials.c.campaign_id == campaign_id, *_trial_filters(wanted))
     )
     if wanted.after is not None:
         query = query.where(_after(wanted, value))
     by_value = value.desc() if wanted.order.descending else value
-    if wanted.order.key == NUMBER:
+    if wanted.order.key == listing.NUMBER:
         return query.order_by(by_value).limit(wanted.limit)
     return query.order_by(value.is_(None), by_value, trials.c.number).limit(wanted.limit)
 
 
-def _after(wanted: TrialsWanted, value: ColumnElement[Any]) -> ColumnElement[bool]:
+def _after(wanted: listing.TrialsWanted, value: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
     """What comes after the cursor: larger (smaller) values, equal ones with larger numbers, and those without any."""
     assert wanted.after is not None
     last, number = wanted.after.value, wanted.after.name
     if last is None:
-        return and_(value.is_(None), trials.c.number > number)
+        return sa.and_(value.is_(None), trials.c.number > number)
     further = value < last if wanted.order.descending else value > last
-    if wanted.order.key == NUMBER:
+    if wanted.order.key == listing.NUMBER:
         return further  # no two are equal; so said, an index finds the place
-    return or_(further, and_(value == last, trials.c.number > number), value.is_(None))
+    return sa.or_(further, sa.and_(value == last, trials.c.number > number), value.is_(None))
 
 
-def _trial_filters(wanted: TrialsWanted) -> list[ColumnElement[bool]]:
-    among: list[tuple[ColumnElement[Any], Collection[object]]] = [
+def _trial_filters(wanted: listing.TrialsWanted) -> list[sa.ColumnElement[bool]]:
+    among: list[tuple[sa.ColumnElement[Any], Collection[object]]] = [
         (attempts.c.verdict, wanted.verdict),
         (attempts.c.state, wanted.state),
         (trials.c.origin, wanted.origin),
         (trials.c.number, wanted.number),
         *((trials.c[name], values) for name, values in wanted.plan.items()),
     ]
-    filters: list[ColumnElement[bool]] = [
+    filters: list[sa.ColumnElement[bool]] = [
         column.in_([str(value) if isinstance(value, StrEnum) else value for value in values])
         for column, values in among
         if values
@@ -278,13 +250,13 @@ def _trial_filters(wanted: TrialsWanted) -> list[ColumnElement[bool]]:
     return [*filters, _failed(wanted.failure)] if wanted.failure else filters
 
 
-def _has_knob(name: str, values: Collection[KnobValue | None]) -> ColumnElement[bool]:
+def _has_knob(name: str, values: Collection[KnobValue | None]) -> sa.ColumnElement[bool]:
     """By the plan's key, which ends with name=value of each active knob; LIKE would ignore the case."""
     key = trials.c.plan_key + " "
     words = {text for value in values if value is not None for text in _words(value)}
-    given = [func.replace(key, f" {name}={text} ", "") != key for text in sorted(words)]
-    inactive = [func.replace(key, f" {name}=", "") == key] if None in values else []
-    return or_(*given, *inactive)
+    given = [sa.func.replace(key, f" {name}={text} ", "") != key for text in sorted(words)]
+    inactive = [sa.func.replace(key, f" {name}=", "") == key] if None in values else []
+    return sa.or_(*given, *inactive)
 
 
 def _words(value: KnobValue) -> set[str]:
@@ -294,8 +266,8 @@ def _words(value: KnobValue) -> set[str]:
     return {word(value), word(float(value)), *([word(int(value))] if value == int(value) else [])}
 
 
-def _failed(causes: Collection[Cause]) -> ColumnElement[bool]:
+def _failed(causes: Collection[Cause]) -> sa.ColumnElement[bool]:
     """As `Outcome.failure`: the cause that was named, else the verdict's own."""
     own = [str(verdict) for verdict, cause in FAILED.items() if cause in causes]
-    unnamed = and_(attempts.c.cause.is_(None), attempts.c.verdict.in_(own))
-    return or_(attempts.c.cause.in_([str(cause) for cause in causes]), unnamed)
+    unnamed = sa.and_(attempts.c.cause.is_(None), attempts.c.verdict.in_(own))
+    return sa.or_(attempts.c.cause.in_([str(cause) for cause in causes]), unnamed)

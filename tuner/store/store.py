@@ -29,7 +29,7 @@ from meshtune.tuner.store.usage import Usage
 
 
 class Store(CampaignRows, TrialRows, Changes, Usage, AbstractContextManager["Store"]):
-    """The only writer of truth. Made by `Store.open`. name, file: see `Database`."""
+    """The only writer of truth. Made by `Store.open`. name, file, serving: see `Database`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -38,6 +38,7 @@ class Store(CampaignRows, TrialRows, Changes, Usage, AbstractContextManager["Sto
         self.calibrations = Calibrations(database)
         self.pages = Pages(database)
         self.leases = Leases(database)
+        self.serving = database.serving
 
     def recorded(self, campaign_id: str) -> tuple[Campaign, Sequence[Trial]]:
         """The campaign and all its trials. Raises NotFound."""
@@ -61,10 +62,6 @@ class Store(CampaignRows, TrialRows, Changes, Usage, AbstractContextManager["Sto
             database.close()
             raise
         return cls(database)
-
-    def serving(self) -> AbstractContextManager[None]:
-        """As `Database.serving`: be the one process that serves a SQLite file."""
-        return self._database.serving()
 
     def close(self) -> None:
         """Close all connections. A store that was closed must not be used; closing twice is nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, func, insert, select, update
@@ -12,31 +13,10 @@ from meshtune.runners.outcome import Outcome
 from meshtune.tuner.access.quotas import CLAIM_S, ServiceLimits, refusal
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Attempt, Choice, Origin, Trial, TrialState, job_name
-from meshtune.tuner.store.campaigns import (
-    add_event,
-    done_data,
-    event_row,
-    moved_data,
-    planned_data,
-    read_campaign,
-    require_running,
-)
+from meshtune.tuner.store import rows as stored
+from meshtune.tuner.store.campaigns import add_event, event_row, read_campaign, require_running
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import AlreadyExists, IllegalMove, NotFound, Unreadable, reading_row
-from meshtune.tuner.store.rows import (
-    LISTED_COLUMNS,
-    StepTimes,
-    attempt_of,
-    attempt_row,
-    listed_measurement_of,
-    measurement_of,
-    measurement_row,
-    node_columns,
-    outcome_columns,
-    step_rows,
-    trial_of,
-    trial_row,
-)
 from meshtune.tuner.store.tables import attempts, campaigns, events, measurements, steps, trials
 from meshtune.tuner.store.usage import read_demands
 
@@ -99,9 +79,9 @@ class TrialRows:
                 raise IllegalMove(subject, state, TrialState.PLANNED, why)
             attempt = _planned_attempt(campaign_id, number, trial.last.number + 1, now)
             lost = select(attempts.c.trial_id).where(attempts.c.job_name == trial.last.job_name)
-            connection.execute(insert(attempts), attempt_row(attempt, connection.scalars(lost).one()))
+            connection.execute(insert(attempts), stored.attempt_row(attempt, connection.scalars(lost).one()))
             trial = _read_trial(connection, campaign_id, number)
-            add_event(connection, campaign_id, now, "trial.planned", planned_data(trial))
+            add_event(connection, campaign_id, now, "trial.planned", _planned_data(trial))
             return trial
 
     def claim(self, campaign_id: str, number: int, limits: ServiceLimits, *, now: float) -> bool:
@@ -120,9 +100,9 @@ class TrialRows:
     ) -> None:
         """The trial's last attempt is SUBMITTED as `job_id`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            values = {"job_id": job_id, "submitted_at": now, "wait": "", **node_columns(avoid=avoid)}
+            values = {"job_id": job_id, "submitted_at": now, "wait": "", **stored.node_columns(avoid=avoid)}
             moved = _advance(connection, campaign_id, number, TrialState.SUBMITTED, values)
-            data = {**moved_data(number, moved), "job_id": job_id, **node_columns(avoid=avoid)}
+            data = {**_moved_data(number, moved), "job_id": job_id, **stored.node_columns(avoid=avoid)}
             add_event(connection, campaign_id, now, "trial.submitted", data)
 
     def note_wait(self, campaign_id: str, number: int, wait: str, *, now: float) -> None:
@@ -141,9 +121,9 @@ class TrialRows:
     ) -> None:
         """The trial's last attempt is RUNNING since `started_at`. Raises NotFound, IllegalMove."""
         with self._database.writing() as connection:
-            values = {"started_at": started_at, "wait": "", **node_columns(nodes=nodes)}
+            values = {"started_at": started_at, "wait": "", **stored.node_columns(nodes=nodes)}
             moved = _advance(connection, campaign_id, number, TrialState.RUNNING, values)
-            add_event(connection, campaign_id, now, "trial.running", moved_data(number, moved))
+            add_event(connection, campaign_id, now, "trial.running", _moved_data(number, moved))
 
     def finish(
         self,
@@ -165,8 +145,8 @@ class TrialRows:
         """
         with self._database.writing() as connection:
             values = {
-                **outcome_columns(outcome),
-                **node_columns(nodes=nodes, failed_nodes=failed_nodes),
+                **stored.outcome_columns(outcome),
+                **stored.node_columns(nodes=nodes, failed_nodes=failed_nodes),
                 "finished_at": finished_at,
                 "wait": "",
             }
@@ -178,9 +158,9 @@ class TrialRows:
             values["running_s"] = running_s
             done = _advance(connection, campaign_id, number, TrialState.DONE, values)
             if outcome.measurement is not None:
-                connection.execute(insert(measurements), measurement_row(outcome.measurement, done.id))
-                connection.execute(insert(steps), step_rows(outcome.measurement, done.id))
-            add_event(connection, campaign_id, now, "trial.done", done_data(number, done, outcome))
+                connection.execute(insert(measurements), stored.measurement_row(outcome.measurement, done.id))
+                connection.execute(insert(steps), stored.step_rows(outcome.measurement, done.id))
+            add_event(connection, campaign_id, now, "trial.done", _done_data(number, done, outcome))
 
     def trial(self, campaign_id: str, number: int) -> Trial:
         """Raises NotFound."""
@@ -237,11 +217,11 @@ def insert_trials(
     ]
     ids = connection.scalars(
         insert(trials).returning(trials.c.id, sort_by_parameter_order=True),
-        [trial_row(trial) for trial in planned],
+        [stored.trial_row(trial) for trial in planned],
     ).all()
-    rows = [attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
+    rows = [stored.attempt_row(trial.last, id) for trial, id in zip(planned, ids, strict=True)]
     connection.execute(insert(attempts), rows)
-    news = [event_row(campaign_id, now, "trial.planned", planned_data(trial)) for trial in planned]
+    news = [event_row(campaign_id, now, "trial.planned", _planned_data(trial)) for trial in planned]
     connection.execute(insert(events), news)
     return planned
 
@@ -271,7 +251,7 @@ def read_trials(
     ends = (rows[0]["number"], rows[-1]["number"])
     same = and_(trials.c.campaign_id == campaign_id, trials.c.number.between(*ends), *where)
     times = {} if listed else _step_times(connection, same)
-    columns = LISTED_COLUMNS if listed else (*attempts.c, *_OF_MEASUREMENTS)
+    columns = stored.LISTED_COLUMNS if listed else (*attempts.c, *_OF_MEASUREMENTS)
     by_trial: defaultdict[int, list[Attempt]] = defaultdict(list)
     attempted = (
         select(*columns)
@@ -283,14 +263,14 @@ def read_trials(
     for row in _rows(connection, attempted):
         with reading_row(f"attempt {row['job_name']}"):
             if listed:
-                measurement = listed_measurement_of(row)
+                measurement = stored.listed_measurement_of(row)
             else:
-                measurement = measurement_of(row, times[row["id"]]) if row["id"] in times else None
-            by_trial[row["trial_id"]].append(attempt_of(row, measurement))
+                measurement = stored.measurement_of(row, times[row["id"]]) if row["id"] in times else None
+            by_trial[row["trial_id"]].append(stored.attempt_of(row, measurement))
     found: list[Trial] = []
     for row in rows:
         with reading_row(f"trial {row['number']} of campaign {campaign_id}"):
-            found.append(trial_of(row, by_trial[row["id"]]))
+            found.append(stored.trial_of(row, by_trial[row["id"]]))
     return found
 
 
@@ -319,8 +299,8 @@ def trials_numbered(
     return {trial.number: trial for trial in numbered}
 
 
-def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, StepTimes]:
-    times: defaultdict[int, StepTimes] = defaultdict(StepTimes)
+def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, stored.StepTimes]:
+    times: defaultdict[int, stored.StepTimes] = defaultdict(stored.StepTimes)
     for attempt_id, warmup, seconds in connection.execute(
         select(steps.c.attempt_id, steps.c.warmup, steps.c.seconds)
         .join(attempts, attempts.c.id == steps.c.attempt_id)
@@ -385,3 +365,24 @@ def _advance(
 
 def _name(campaign_id: str, trial: int, attempt: int) -> str:
     return f"trial {trial} of campaign {campaign_id} (attempt {attempt})"
+
+
+def _planned_data(trial: Trial) -> dict[str, object]:
+    data = {**_moved_data(trial.number, trial.last), "plan": trial.plan.key, "origin": str(trial.origin)}
+    return data if trial.expectation is None else {**data, "expectation": asdict(trial.expectation)}
+
+
+def _moved_data(trial: int, attempt: Attempt | Row[Any]) -> dict[str, object]:
+    data = {"number": trial, "attempt": attempt.number, "state": str(attempt.state)}
+    return {**data, **stored.node_columns(nodes=attempt.nodes)}
+
+
+def _done_data(trial: int, attempt: Row[Any], outcome: Outcome) -> dict[str, object]:
+    data = {**_moved_data(trial, attempt), "verdict": str(outcome.verdict)}
+    data |= stored.node_columns(failed_nodes=attempt.failed_nodes)
+    if outcome.failure is not None:
+        data["failure"] = str(outcome.failure)
+    if outcome.measurement is not None:
+        data["step_time_s"] = outcome.measurement.step_time_s
+        data["tokens_per_s_per_device"] = outcome.measurement.tokens_per_s_per_device
+    return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from signal import SIGHUP, SIGTERM, signal
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshtune.search_spaces.checks import InvalidValue, did_you_mean, raising
-from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_json
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_found
 from meshtune.tuner.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
+
+    from rich.console import RenderableType
 
     from meshtune.runners.programs.dialects.base import Imported
     from meshtune.runners.sites.profiles import Site
@@ -160,51 +162,41 @@ def sites(
 
     A site's own lie in ~/.config/meshtune/sites, or the folder that MESHTUNE_SITES names.
     """
-    from rich.markup import escape
-
-    from meshtune.runners.documents import plain
-    from meshtune.runners.sites.profiles import own_folder
-
-    if not name:
-        _list_sites(as_json=as_json)
-        return
-    site = _found(name, own_folder())
-    if as_json:
-        print_json(plain(site))
-        return
-    console.print(escape(site.about), soft_wrap=True)
-    values: dict[str, Any] = {**({"cluster": site.cluster} if site.cluster else {}), **site.runner}
-    for option, value in values.items():
-        for line in _lines(option, value):
-            console.print(escape(line), soft_wrap=True)
-        if (evidence := site.evidence.get(option)) is not None:
-            note = f"; {evidence.note}" if evidence.note else ""
-            console.print(escape(f"    {evidence.sure}: {evidence.source}{note}"), soft_wrap=True)
-    needed = "".join(f", {option}: ..." for option in site.needs)
-    console.print(escape(f"in a spec: runner: {{site: {name}{needed}}}"), soft_wrap=True)
-
-
-def _list_sites(*, as_json: bool) -> None:
-    from rich.markup import escape
-
     from meshtune.runners.sites.profiles import own_folder, site_names
-    from meshtune.tuner.cli.render.terminal import new_table
 
     folder = own_folder()
-    listed = {name: (_found(name, folder), own) for name, own in site_names(folder).items()}
-    if as_json:
-        print_json(
-            [
-                {"name": name, "about": site.about, "runner": site.kind, "cluster": site.cluster, "own": own}
-                for name, (site, own) in listed.items()
-            ]
-        )
+    if name:
+        site = _found(name, folder)
+        print_found(site, _site_lines(name, site), as_json)
         return
+    known = {each: (_found(each, folder), own) for each, own in site_names(folder).items()}
+    document = [
+        {"name": each, "about": site.about, "runner": site.kind, "cluster": site.cluster, "own": own}
+        for each, (site, own) in known.items()
+    ]
+    print_found(document, _sites_page(known, folder), as_json)
+
+
+def _site_lines(name: str, site: Site) -> Iterator[str]:
+    yield site.about
+    values: dict[str, Any] = {**({"cluster": site.cluster} if site.cluster else {}), **site.runner}
+    for option, value in values.items():
+        yield from _lines(option, value)
+        if (evidence := site.evidence.get(option)) is not None:
+            note = f"; {evidence.note}" if evidence.note else ""
+            yield f"    {evidence.sure}: {evidence.source}{note}"
+    needed = "".join(f", {option}: ..." for option in site.needs)
+    yield f"in a spec: runner: {{site: {name}{needed}}}"
+
+
+def _sites_page(sites: Mapping[str, tuple[Site, bool]], folder: Path) -> Iterator[RenderableType]:
+    from meshtune.tuner.cli.render.terminal import new_table
+
     table = new_table("", "site", "runner", "cluster", "what it is")
-    for name, (site, own) in listed.items():
-        table.add_row(name, site.kind, site.cluster, escape(site.about) + (" (your own)" if own else ""))
-    console.print(table)
-    console.print(f"show one: meshtune sites NAME; add your own in {folder}", soft_wrap=True)
+    for name, (site, own) in sites.items():
+        table.add_row(name, site.kind, site.cluster, site.about + (" (your own)" if own else ""))
+    yield table
+    yield f"show one: meshtune sites NAME; add your own in {folder}"
 
 
 def _lines(option: str, value: object) -> list[str]:

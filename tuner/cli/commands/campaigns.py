@@ -190,8 +190,10 @@ def enqueue(
 ) -> None:
     """Put a plan in by hand: it runs before the search's next choice."""
     with place.there.opened(campaign) as chosen:
-        number, key = chosen.enqueue(plan)
-    console.print(f"trial {number} of {chosen.id}: {key}, before the search's next choice", soft_wrap=True)
+        made = chosen.enqueue(plan)
+    console.print(
+        f"trial {made.number} of {chosen.id}: {made.plan.key}, before the search's next choice", soft_wrap=True
+    )
 
 
 @app.command(rich_help_panel=PANEL, short_help="Show a campaign with its trials, one trial, or all campaigns.")

@@ -48,32 +48,25 @@ def probe(
     from meshtune.runners.json_files import write_whole
     from meshtune.runners.trainer_answers import ProbeRequest, read_launch
     from meshtune.runners.trainer_client import probe as measure
-    from meshtune.tuner.cli.cluster_section import (
-        as_document,
-        cluster_section,
-        model_named,
-        render_yaml,
-        require_writable,
-        tables,
-    )
+    from meshtune.tuner.cli import cluster_section as sections
 
     host = socket.gethostname()
-    spec = None if model is None else model_named(model)
+    spec = None if model is None else sections.model_named(model)
     launch = read_launch(os.environ, host)
     if output is not None and (launch is None or launch.rank == 0):
-        require_writable(output, force=force)
+        sections.require_writable(output, force=force)
     probed = measure(ProbeRequest(seconds=seconds, devices_per_node=devices_per_node, launch=launch, model=spec))
     if probed is None:
         return
-    section = cluster_section(probed, name or host, memory_bytes_per_device)
-    text = render_yaml(probed, section)
+    section = sections.cluster_section(probed, name or host, memory_bytes_per_device)
+    text = sections.render_yaml(probed, section)
     if output is not None:
         write_whole(output, text)
     if as_json:
-        print_json(as_document(probed, section))
+        print_json(sections.as_document(probed, section))
     elif output is None:
-        errors.print(tables(probed))
+        errors.print(sections.tables(probed))
         sys.stdout.write(text)
     else:
-        console.print(tables(probed))
+        console.print(sections.tables(probed))
         console.print(f"wrote {output}", soft_wrap=True)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from meshtune.tuner.campaign.spec import CampaignSpec
     from meshtune.tuner.campaign.trial import Trial
     from meshtune.tuner.prediction.predict import ExactMemory
-    from meshtune.tuner.prediction.projection import Projection
     from meshtune.tuner.prediction.quote import Explanation
     from meshtune.tuner.specs.calibrating import CalibrationSetup
 
@@ -335,12 +334,21 @@ def project(
 
     if tokens is not None and not 0 < tokens < float("inf"):
         raise WrongCall(f"--tokens: must be positive, not {tokens:g}")
+    trials: Sequence[Trial] = ()
+    of_spec = source.endswith(SPEC_SUFFIXES)
     if place.server:
-        projection = _projected_there(source, place, nodes=nodes, plan=plan, wall=wall, tokens=tokens)
+        if of_spec:
+            raise WrongCall("project SPEC asks no service: give --server '' (MESHTUNE_SERVER)")
+        if wall != LEAST_EFFICIENCY or tokens is not None:
+            option = "--wall" if wall != LEAST_EFFICIENCY else "--tokens"
+            raise WrongCall(f"project {option} is for campaigns of a home on this machine: a service does not take it")
+        from meshtune.tuner.cli.at_service import AtService
+
+        with AtService(place).opened(source) as chosen:
+            projection = chosen.projection(node_counts(nodes, 1) if nodes else (), plan)
         print_found(projection, projection_parts(projection), as_json)
         return
-    trials: Sequence[Trial] = ()
-    if source.endswith(SPEC_SUFFIXES):
+    if of_spec:
         _, spec, _ = read_spec_file(Path(source), None)
         basis = stored_basis(spec, place)
     else:
@@ -352,19 +360,3 @@ def project(
         spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials, plan=layout_of(plan)
     )
     print_found(projection, projection_parts(projection), as_json)
-
-
-def _projected_there(
-    source: str, place: Place, *, nodes: str, plan: str, wall: float, tokens: float | None
-) -> Projection:
-    """At the service."""
-    from meshtune.tuner.cli.at_service import AtService
-    from meshtune.tuner.prediction.projection import node_counts
-
-    if source.endswith(SPEC_SUFFIXES):
-        raise WrongCall("project SPEC asks no service: give --server '' (MESHTUNE_SERVER)")
-    if wall != LEAST_EFFICIENCY or tokens is not None:
-        option = "--wall" if wall != LEAST_EFFICIENCY else "--tokens"
-        raise WrongCall(f"project {option} is for campaigns of a home on this machine: a service does not take it")
-    with AtService(place).opened(source) as chosen:
-        return chosen.projection(node_counts(nodes, 1) if nodes else (), plan)

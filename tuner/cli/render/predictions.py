@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
 from meshtune.tuner.cli.render.display import runs_text, shares_text
 from meshtune.tuner.cli.render.terminal import new_table
@@ -99,8 +98,10 @@ def exact_memory_parts(exact: ExactMemory) -> list[Table | Text]:
     for peak in exact.peaks:
         share = f"{peak.peak_bytes / device:.0%}"
         cells = (peak.stage, peak.rank, gibibytes(peak.peak_bytes), share, gibibytes(peak.lasting_bytes))
-        how = _how(peak, plan.grad_accum_steps)
-        table.add_row(*map(str, cells), f"{peak.parameters / 1e6:.1f} M", how)
+        some = peak.micro_batches < plan.grad_accum_steps
+        how = [f"{peak.micro_batches} of {plan.grad_accum_steps} micro-batches run"] * some
+        how += [*["extrapolated over layers"] * peak.extrapolated, f"{peak.seconds:.1f} s"]
+        table.add_row(*map(str, cells), f"{peak.parameters / 1e6:.1f} M", ", ".join(how))
     fullest = max(peak.peak_bytes for peak in exact.peaks)
     verdict = (
         f"{gibibytes(fullest)} of {gibibytes(device)} at the fullest of these ranks: "
@@ -161,12 +162,6 @@ def _against_best(why: Explanation, own: Prediction, best: Prediction) -> list[s
     ]
 
 
-def _how(peak: ExactPeak, micro_batches: int) -> str:
-    """What of the step ran, and how long that took."""
-    parts = [f"{peak.micro_batches} of {micro_batches} micro-batches run"] if peak.micro_batches < micro_batches else []
-    return ", ".join([*parts, *(["extrapolated over layers"] if peak.extrapolated else []), f"{peak.seconds:.1f} s"])
-
-
 def _range(span: Range, text: Callable[[float], str]) -> str:
     low, high = text(span.low), text(span.high)
     ends = low if low == high else f"{low} to {high}"
@@ -187,16 +182,12 @@ def projection_parts(sizes: Projection) -> list[Table | Text]:
     for wall in sizes.walls:
         rows = [row for row in sizes.rows if row.scaling is wall.scaling]
         parts += [_table(rows, sizes.tokens), Text(wall.sentence)]
-        parts += [Text(f"{_nodes(alike)}: {note}") for note, alike in _noted(rows)]
+        for note in dict.fromkeys(note for row in rows if (note := row.note or row.reason)):
+            alike = [row for row in rows if note in (row.note, row.reason)]
+            parts.append(Text(f"{_nodes(alike)}: {note}"))
     each = f"of the layout {sizes.layout}" if sizes.layout else f"the best plan there, {ranked_by(known=True)}"
     parts += [Text(f"each row is {each}"), Text(f"basis: {sizes.basis.words}")]
     return parts
-
-
-def _noted(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Each note once, with the rows that have it."""
-    notes = dict.fromkeys(note for row in rows if (note := row.note or row.reason))
-    return [(note, [row for row in rows if note in (row.note, row.reason)]) for note in notes]
 
 
 def _nodes(rows: Sequence[Row]) -> str:

@@ -49,8 +49,7 @@ class Cost:
     failed_s: float
 
     def of(self, log_step_s: FloatColumn, runs: FloatColumn) -> FloatColumn:
-        cost: FloatColumn = runs * (self.startup_s + self.steps * np.exp(log_step_s)) + (1.0 - runs) * self.failed_s
-        return cost
+        return runs * (self.startup_s + self.steps * np.exp(log_step_s)) + (1.0 - runs) * self.failed_s
 
 
 EQUAL = Cost(1.0, 0.0, 1.0)
@@ -170,10 +169,6 @@ class Front:
     points: Points
     reference: FloatColumn
 
-    @property
-    def area(self) -> float:
-        return dominated_area(self.points, self.reference)
-
 
 def measured_front(times: FloatColumn, peaks: FloatColumn, log_capacity: float) -> Front | None:
     """The front of the measured plans; None while no peak is known."""
@@ -195,7 +190,8 @@ def chance_of_growth(front: Front, outlook: Outlook, runs: FloatColumn, toleranc
     as independent, which makes it larger than it is."""
     promising = np.argsort(-(log_expected_growth(front, outlook, seed) + np.log(runs)), kind="stable")[:FRONT_PLANS]
     few = Outlook(*(getattr(outlook, name)[promising] for name in Outlook.__slots__))
-    grown = added_area(front.points, front.reference, _draws(few, 4 * FRONT_DRAWS, seed)) > tolerance * front.area
+    area = dominated_area(front.points, front.reference)
+    grown = added_area(front.points, front.reference, _draws(few, 4 * FRONT_DRAWS, seed)) > tolerance * area
     return float(1.0 - np.prod(1.0 - np.mean(grown, axis=0) * runs[promising]))
 
 

@@ -94,8 +94,7 @@ class View:
 
     @property
     def sd(self) -> FloatColumn:
-        sd: FloatColumn = np.sqrt(np.maximum(self.variance, JITTER))
-        return sd
+        return np.sqrt(np.maximum(self.variance, JITTER))
 
     def believing(self, at: npt.NDArray[np.int64], noise_variance: float) -> View:
         """After the points at these positions were observed just as expected: no mean moves, and doubt goes."""

@@ -139,8 +139,7 @@ def _log_times(task: Task, training: Training, seen: Sequence[Observation]) -> F
 
 
 def _log_peaks(seen: Sequence[Observation]) -> FloatColumn:
-    logs: FloatColumn = np.log([nan if one.peak_bytes is None else one.peak_bytes for one in seen])
-    return logs
+    return np.log([nan if one.peak_bytes is None else one.peak_bytes for one in seen])
 
 
 def _teaches(one: Observation) -> bool:

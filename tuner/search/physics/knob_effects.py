@@ -87,8 +87,7 @@ class KnobEffects:
         own = codes.copy()
         searched = {one.at for one in self.effects}
         own[:, [at for at in range(codes.shape[1]) if at not in searched]] = 0
-        changed: Codes = np.where(own == self.defaults, 0, own)
-        return changed
+        return np.where(own == self.defaults, 0, own)
 
     def attach(self, rows: Rows, codes: Codes, shares: Matrix) -> Rows:
         """The rows with the features of these values, and what is expected of them. shares: as `part_shares`."""
@@ -215,5 +214,4 @@ def shared_values(changed: Codes, tried: Codes) -> Matrix:
     for own, other in zip(changed.T, tried.T, strict=True):
         shared += (own[:, None] == other[None, :]) & (other > 0)[None, :]
         total += other > 0
-    likeness: Matrix = np.where(total > 0, shared / np.maximum(total, 1.0), 1.0)
-    return likeness
+    return np.where(total > 0, shared / np.maximum(total, 1.0), 1.0)

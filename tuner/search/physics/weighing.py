@@ -17,16 +17,7 @@ from meshtune.search_spaces.columns import FloatColumn
 from meshtune.tuner.campaign.trial import Expectation
 from meshtune.tuner.prediction.predict import WIDTH
 from meshtune.tuner.search.base import Task
-from meshtune.tuner.search.physics import feasibility, speed
-from meshtune.tuner.search.physics.acquisition import (
-    Front,
-    Outlook,
-    chance_left,
-    chance_of_growth,
-    log_expected_growth,
-    log_expected_improvement,
-    measured_front,
-)
+from meshtune.tuner.search.physics import acquisition, feasibility, speed
 from meshtune.tuner.search.physics.feasibility import Feasibility, Tried, learn_feasibility
 from meshtune.tuner.search.physics.history import Trials
 from meshtune.tuner.search.physics.prior import Rows, stack
@@ -125,13 +116,12 @@ class Weighing:
             return -time + np.minimum(log_runs, np.log(LIKELY))
         front = self._front()
         if front is None:
-            gain = log_expected_improvement(self.components, self.best)
+            gain = acquisition.log_expected_improvement(self.components, self.best)
         else:
-            gain = log_expected_growth(front, self._outlook(), self.seed)
+            gain = acquisition.log_expected_growth(front, self._outlook(), self.seed)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
         # A job on more devices costs more of them.
-        worth: FloatColumn = gain + log_runs - cost - self.rows.log_devices
-        return worth
+        return gain + log_runs - cost - self.rows.log_devices
 
     def choose(self, left: npt.NDArray[np.bool_]) -> int:
         worth = np.where(left, self.worth(), -np.inf)
@@ -146,7 +136,7 @@ class Weighing:
         runs = float(np.clip(self.memory.runs[at], 0.0, 1.0))
         gain = 0.0
         if self.best is not None:
-            gain = float(np.expm1(np.exp(log_expected_improvement(components, self.best)[0]))) * runs
+            gain = float(np.expm1(np.exp(acquisition.log_expected_improvement(components, self.best)[0]))) * runs
         return Expectation(
             step_time_s=float(np.exp(step)),
             step_time_low_s=float(np.exp(step - WIDTH * sd)),
@@ -162,17 +152,19 @@ class Weighing:
             return None
         front = self._front()
         if front is not None:
-            return chance_of_growth(front, self._outlook(), self.memory.runs, tolerance, self.seed)
+            return acquisition.chance_of_growth(front, self._outlook(), self.memory.runs, tolerance, self.seed)
         single = self.components, self.memory.runs, self.rows
-        return chance_left(self.belief.speeds, *single, self.trials.best, tolerance, self.seed)
+        return acquisition.chance_left(self.belief.speeds, *single, self.trials.best, tolerance, self.seed)
 
-    def _front(self) -> Front | None:
+    def _front(self) -> acquisition.Front | None:
         if not self.pareto:
             return None
-        return measured_front(self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0]))
+        return acquisition.measured_front(
+            self.trials.own_times, self.trials.own_peaks, float(self.rows.log_capacity[0])
+        )
 
-    def _outlook(self) -> Outlook:
-        return Outlook(*moments(self.components), self.memory.peak, self.memory.peak_sd)
+    def _outlook(self) -> acquisition.Outlook:
+        return acquisition.Outlook(*moments(self.components), self.memory.peak, self.memory.peak_sd)
 
 
 def weigh(trials: Trials, rows: Rows, belief: Belief, task: Task, seed: int, *, residual: bool = True) -> Weighing:

@@ -226,6 +226,10 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
     failures = {cause: sum(tally.attempts for tally in last if tally.failure is cause) for cause in Cause}
     full = campaign.state.final and not ranking and failures[Cause.OOM] > 0
     needs = memory_needs(space_of(spec), training_of(spec)) if full else ()
+    own = None
+    if baseline is not None:
+        reached = objective_view(spec, baseline.objective)
+        own = view_of(SummaryBaselineView, baseline, trial=baseline.trial.number, objective=reached)
     return SummaryView(
         done=sum(tally.attempts for tally in last if tally.state.final),
         confirmations=sum(
@@ -242,7 +246,7 @@ def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Seq
         recommended=_best_view(spec, winners.recommended),
         recommended_reason="; ".join([winners.recommendation.why, *needs]),
         recommended_is_baseline=winners.recommended is not None and winners.recommended.trial.origin is Origin.BASELINE,
-        baseline=None if baseline is None else _baseline_view(spec, baseline),
+        baseline=own,
     )
 
 
@@ -265,8 +269,3 @@ def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | No
         first_run=objective_view(spec, entry.first_run),
         gain_over_baseline=entry.gain,
     )
-
-
-def _baseline_view(spec: CampaignSpec, entry: Ranked) -> SummaryBaselineView:
-    objective = objective_view(spec, entry.objective)
-    return view_of(SummaryBaselineView, entry, trial=entry.trial.number, objective=objective)

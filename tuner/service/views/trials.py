@@ -181,18 +181,15 @@ def _measurement_view(measured: Measurement) -> MeasurementView:
     )
 
 
-def _partial_view(partial: Measurement) -> PartialView:
-    losses = tuple(loss if isfinite(loss) else None for loss in partial.first_losses)
-    return view_of(PartialView, partial, steps=len(partial.step_times_s), first_losses=losses)
-
-
 def _attempt_view(attempt: Attempt) -> AttemptView:
-    outcome = attempt.outcome
-    partial = None if outcome is None else outcome.partial
+    outcome, partial = attempt.outcome, None
+    if outcome is not None and (steps := outcome.partial) is not None:
+        losses = tuple(loss if isfinite(loss) else None for loss in steps.first_losses)
+        partial = view_of(PartialView, steps, steps=len(steps.step_times_s), first_losses=losses)
     return view_of(
         AttemptView,
         attempt,
         **{name: getattr(outcome, name, untold) for name, untold in _OF_OUTCOME.items()},
-        partial=None if partial is None else _partial_view(partial),
+        partial=partial,
         **times_of(attempt),
     )
