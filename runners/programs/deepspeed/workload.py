@@ -103,7 +103,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
             # Where the tuner runs is what a relative directory of the spec counts from.
             command = in_directory(Path(options.directory).absolute(), command)
         config = config_of(request.model, request.plan, request.cluster, options)
-        measured = overlaid(config, _measured(config))
+        measured = config if request.real else overlaid(config, _measured(config))
         measured = placed(measured, keys(request.knobs, request.plan, CONFIG_FILE))
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps - self._untimed)
         on_cpu = {"DS_ACCELERATOR": "cpu"} if request.cluster.device.kind is DeviceKind.CPU else {}
