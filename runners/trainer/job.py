@@ -73,15 +73,6 @@ def unfit_option(name: str, value: object) -> str:
     return "" if value in known else f"must be one of {', '.join(known)}"
 
 
-def check_imbalance(checks: Checks, router: Router, imbalance: float | None) -> None:
-    """That it is given where it is needed, and nowhere else."""
-    if router is Router.SKEWED:
-        problem = f"skewed needs the load of the busiest expert over the mean, at least 1 and finite, not {imbalance}"
-        checks.require(imbalance is not None and 1 <= imbalance < inf, "imbalance", problem)
-    else:
-        checks.require(imbalance is None, "imbalance", f"is of the router skewed alone, not of {router}")
-
-
 def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
     """Why no router can load the busiest expert so; empty where one can."""
     if imbalance is None or model.experts == 0 or imbalance <= model.experts / model.top_k:
@@ -178,7 +169,12 @@ class TrainerOptions(Closed):
     measuring: Measuring = field(default_factory=Measuring)
 
     def _check(self, checks: Checks) -> None:
-        check_imbalance(checks, Router(self.router), self.imbalance)
+        load = self.imbalance
+        if self.router == Router.SKEWED:
+            problem = f"skewed needs the load of the busiest expert over the mean, at least 1 and finite, not {load}"
+            checks.require(load is not None and 1 <= load < inf, "imbalance", problem)
+        else:
+            checks.require(load is None, "imbalance", f"is of the router skewed alone, not of {self.router}")
         for name, kind in {**OPTIONS, "router": Router}.items():
             if issubclass(kind, StrEnum):
                 object.__setattr__(self, name, kind(getattr(self, name)))
