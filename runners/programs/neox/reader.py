@@ -12,7 +12,6 @@ from typing import Any
 
 from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
-from meshtune.runners.programs.dialects.bash.expansion import is_known
 from meshtune.runners.programs.dialects.config_import import literal, program_words, read_mapping, text_of
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_literal
 from meshtune.search_spaces.checks import raising
@@ -75,8 +74,6 @@ class Neox(ConfigProgram):
                 f"{launch.place}: deepy.py starts with {' '.join(loose) or 'nothing'}: no configuration file is named"
             )
             raise CannotRead(f"{told}; {_CAPTURE}")
-        if not all(map(is_known, loose[1:])):
-            raise CannotRead(f"{launch.place}: deepy.py reads a file whose name is not known here; {_CAPTURE}")
         # "enables us to pass in `125M` instead of `125M.yml`"
         names = [word if word.endswith((".yml", ".json")) else f"{word}.yml" for word in loose[1:]]
         placed = [str(PurePosixPath(folder) / name) if folder else name for name in names]
