@@ -42,7 +42,6 @@ from meshtune.runners.programs.dialects.config_import import (
     of_plan,
     program_words,
     read_mapping,
-    text_of,
     text_of_any,
 )
 from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
@@ -158,9 +157,6 @@ class ConfigProgram:
         """The keys of a file that a start names, and a question where it is not at its place. Raises CannotRead."""
         text, told = text_of_any(launch, name, f"{self.title} is started with", self.instead)
         return read_mapping(name, text), told
-
-    def text_of(self, launch: Launch, name: str) -> str:
-        return text_of(launch, name, f"{self.title} is started with", self.instead)
 
     def imported(
         self,

@@ -111,7 +111,7 @@ def test_words_that_may_hold_flags_are_asked(words):
     [
         (
             ("--job.config_file", "b.toml"),
-            r"configured by b\.toml, which is not here\. Next: meshtune import b\.toml where it is, or this start",
+            r"configured by b\.toml, which cannot be read here .*where the file is: meshtune import b\.toml",
         ),
         (("--job.config_file", UNKNOWN), r"configured by \$LBS, which is not known here\. Next: "),
         (("--training.steps", "5"), r"without --job\.config_file .* next: meshtune import its \.toml file, or the log"),

@@ -257,12 +257,13 @@ def _of_trials(document: Mapping[str, Any]) -> dict[str, Any]:
 def _mistakes(spec: _Spec) -> list[str]:
     """What `meshtune run` would say once people have filled in the cluster and the vocabulary."""
     nodes, devices = spec.value("nodes"), spec.value("devices_per_node")
-    shapes = {"vocab": 51200} | {key: value for key, value in spec.document["model"].items() if value is not None}
-    if not (isinstance(nodes, int) and isinstance(devices, int)) or len(shapes) < len(spec.document["model"]):
+    model = spec.document.get("model") or {}
+    shapes = {"vocab": 51200} | {key: value for key, value in model.items() if value is not None}
+    if not (isinstance(nodes, int) and isinstance(devices, int)) or len(shapes) < len(model):
         return []
     cluster = {"preset": "dgx-h100", "nodes": nodes, "devices_per_node": devices}
     try:
-        read_spec({**spec.document, "model": shapes, "cluster": cluster}, None)
+        read_spec({**spec.document, **({"model": shapes} if model else {}), "cluster": cluster}, None)
     except InvalidSpec as error:
         return [f"the spec has mistakes with {nodes} nodes of {devices} devices: {error}"]
     return []

@@ -38,6 +38,11 @@ def mapping_in(name: str, text: str, endings: tuple[str, ...] = (".yaml", ".yml"
 def text_of(launch: Launch, name: str, reads: str, instead: str = "") -> str:
     """The text of a file that a start names, from the launch or from its folder. Raises CannotRead, whose words are:
     `reads` before the name, `instead` behind what else to import."""
+    if not is_known(name):
+        told = f"{launch.place}: {reads} {as_written(name)}, which is not known here"
+        raise CannotRead(
+            f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start"
+        )
     for known in (name, f"./{name}", PurePosixPath(name).name):
         if known in launch.files:
             return launch.files[known]

@@ -12,7 +12,6 @@ from typing import Any
 
 from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
-from meshtune.runners.programs.dialects.bash.expansion import is_known
 from meshtune.runners.programs.dialects.config_import import (
     at,
     holds,
@@ -107,9 +106,6 @@ def _hydra(launch: Launch, default: str) -> Imported:
     # hydra counts a relative folder from the script's.
     folder = PurePosixPath(launch.script).parent / said["path"]
     file = str(folder / (said["name"] if said["name"].endswith((".yaml", ".yml")) else f"{said['name']}.yaml"))
-    if not is_known(file):
-        told = f"{launch.place}: the name of NeMo's configuration is not known here"
-        raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
     own = read_mapping(file, text_of(launch, file, "the start reads", _INSTEAD))
     config, unknown = overridden(own, values, launch.place)
     start = ["--config-path", "{directory}", "--config-name", PurePosixPath(_FILE).stem]

@@ -12,8 +12,7 @@ from typing import Any
 
 from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch
-from meshtune.runners.programs.dialects.bash.expansion import is_known
-from meshtune.runners.programs.dialects.config_import import literal, program_words, read_mapping
+from meshtune.runners.programs.dialects.config_import import literal, program_words, read_mapping, text_of
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_literal
 from meshtune.search_spaces.checks import raising
 
@@ -37,7 +36,8 @@ class Neox(ConfigProgram):
         if not super().is_program(launch):
             return self._worker(launch)
         names, words = self._arguments(launch)
-        own = self._merged({name: read_mapping(name, self.text_of(launch, name)) for name in names})
+        told = f"{self.title} is started with"
+        own = self._merged({name: read_mapping(name, text_of(launch, name, told, self.instead)) for name in names})
         hosts = "--hostfile names hosts for DeepSpeed's launcher; trials have nodes of their own: is it right for them?"
         asked = hosts if {"-H", "--hostfile"} & set(words) else ""
         return self.imported(own, launch, place=launch.place, words=[*program_words(launch), *words], asked=asked)
@@ -74,8 +74,6 @@ class Neox(ConfigProgram):
                 f"{launch.place}: deepy.py starts with {' '.join(loose) or 'nothing'}: no configuration file is named"
             )
             raise CannotRead(f"{told}; {_CAPTURE}")
-        if not all(map(is_known, loose[1:])):
-            raise CannotRead(f"{launch.place}: deepy.py reads a file whose name is not known here; {_CAPTURE}")
         # "enables us to pass in `125M` instead of `125M.yml`"
         names = [word if word.endswith((".yml", ".json")) else f"{word}.yml" for word in loose[1:]]
         placed = [str(PurePosixPath(folder) / name) if folder else name for name in names]

@@ -26,7 +26,7 @@ from meshtune.runners.programs.dialects.base import (
     render_lines,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import flat, placed
+from meshtune.runners.programs.dialects.config_import import flat, placed, text_of
 from meshtune.runners.programs.torchtitan.configuration import (
     OLD,
     ONLY_0_2_0,
@@ -83,7 +83,8 @@ def read_launch(launch: Launch) -> Imported:
     given, loose = read_arguments([word for word in launch.words if word not in kinds])
     file, *beside = next((values for flag, values in given.items() if key_of(flag)[0] == _FILE and values), ("",))
     if file:
-        imported = _read_file(file, _file_of(launch, file), given, launch)
+        text = text_of(launch, file, "torchtitan is configured by", f": meshtune import {as_written(file)}")
+        imported = _read_file(file, text, given, launch)
     elif any(key_of(flag)[0] in (_MODULE, _FUNCTION) for flag in given):
         imported = _read_flags(given, kinds, launch)
     else:
@@ -154,18 +155,6 @@ def _rest(flags: Arguments, config: Configuration) -> list[str]:
     own = config.own(of_flags(flags)).keys() - {_FILE}
     kept = {flag: values for flag, values in flags.items() if modern({key_of(flag)[0]: 0}).keys() & own}
     return list(map(as_written, render_lines(kept)))
-
-
-def _file_of(launch: Launch, file: str) -> str:
-    """The text of the file that a start names. Raises CannotRead."""
-    if file in launch.files:
-        return launch.files[file]
-    where = f"{launch.place}: torchtitan is configured by {as_written(file)}, which is not"
-    beside = f"look at the flags beside it: {as_written(' '.join(launch.words))[:200]}"
-    if is_known(file):
-        again = f"meshtune import {file} where it is, or this start there, which says the devices too"
-        raise CannotRead(f"{where} here. Next: {again}; and {beside}")
-    raise CannotRead(f"{where} known here. Next: the same with the file's name in place, or meshtune import FILE.toml")
 
 
 # Settings.

@@ -122,19 +122,6 @@ def is_program(launch: Launch) -> bool:
     return bool(shards or (variant and (not text or re.search(_PROGRAM["source"], text))))
 
 
-def _text_of(launch: Launch, name: str, title: str) -> tuple[str, str]:
-    """Of the file that comes first, and a question where it is not at its place. Raises CannotRead where it is not
-    known or nowhere: nothing has defaults then."""
-    if not is_known(name):
-        told = f"{launch.place}: {title} is started with {as_written(name)}, which is not known here"
-        raise CannotRead(
-            f"{told}. Next: meshtune import --capture -- bash SCRIPT ARGUMENTS, with those of a real start"
-        )
-    if name not in launch.files and (changed := [asked.text for asked in launch.questions if name in asked.text]):
-        raise CannotRead(changed[0])
-    return text_of_any(launch, name, f"{title} is started with")
-
-
 def _with_variables(launch: Launch, said: tuple[str, ...]) -> Launch:
     """With the variables of a file, a mapping as JSON, where the start has none of the name. Raises CannotRead."""
     found = {name: str(value) for text in said for name, value in read_mapping("ENV.json", text).items()}
@@ -151,7 +138,9 @@ def reading_of(launch: Launch) -> TrainerReading:
     program = table.lists["program"]
     files, elsewhere = launch.files, ""
     if table is not TABLE and loose:
-        text, elsewhere = _text_of(launch, loose[0], program["title"])
+        if loose[0] not in files and (changed := [asked for asked in launch.questions if loose[0] in asked.text]):
+            raise CannotRead(changed[0].text)
+        text, elsewhere = text_of_any(launch, loose[0], f"{program['title']} is started with")
         files = {**files, loose[0]: text}
         launch = replace(launch, files=files)
     first = {} if table is TABLE else _in_file(own, files, "".join(loose[:1]), program.get("empty", ""))
