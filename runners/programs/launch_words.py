@@ -80,13 +80,12 @@ def differences(old: Sequence[str], new: Sequence[str]) -> Changes:
     return {**dict.fromkeys(name for name in before if name not in after), **changed}
 
 
-def changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
-    """The new words, each with whether it is changed or added, and the words of old options that are taken out."""
+def changed_words(old: Sequence[str], new: Sequence[str]) -> list[tuple[str, bool]]:
+    """The new words, each with whether it is changed or added."""
     marked = list[tuple[str, bool]]()
     for kind, _, _, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         marked += [(word, kind != "equal") for word in new[first:last]]
-    left = {name for name, _ in groups(new)}
-    return marked, [word for name, group in groups(old) if name and name not in left for word in group]
+    return marked
 
 
 def changed_options(old: Sequence[str], new: Sequence[str]) -> list[str]:

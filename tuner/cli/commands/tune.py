@@ -25,8 +25,6 @@ from meshtune.tuner.cli.options import (
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from meshtune.runners.programs.dialects.base import Imported
-    from meshtune.search_spaces.model import ModelSpec
     from meshtune.search_spaces.space import Space
     from meshtune.tuner.campaign.spec import CampaignSpec
     from meshtune.tuner.results.record import Record
@@ -71,6 +69,10 @@ def tune(
     it stands, and with other values of its flags, at the same global batch; files that it would leave go to the home's
     folder. The end is the launch line with the changed words marked.
     """
+    from meshtune.runners.programs.dialects.base import CannotRead
+    from meshtune.runners.programs.dialects.sources import read_command
+    from meshtune.runners.untrusted_text import UnreadableText
+    from meshtune.search_spaces.checks import raising
     from meshtune.tuner.campaign.campaign import Home
     from meshtune.tuner.cli.commands.campaigns import limits
     from meshtune.tuner.cli.spec_file import cluster_in, mistaken, stored_basis
@@ -82,7 +84,8 @@ def tune(
 
     if apply is not None and apply.exists():
         raise WrongCall(f"--apply {apply}: is there already")
-    imported = _read(launch)
+    with raising(WrongCall, "", CannotRead, UnreadableText):
+        imported = read_command(shlex.join(launch), given=os.environ)
     answers = parse_options(answer or [], "--answer")
     if cluster is not None:
         answers["cluster"] = cluster_in(cluster)
@@ -143,17 +146,6 @@ def tune(
     print_page(_outcome(launch, record, apply))
 
 
-def _read(launch: Sequence[str]) -> Imported:
-    """What the launch line says. Raises WrongCall."""
-    from meshtune.runners.programs.dialects.base import CannotRead
-    from meshtune.runners.programs.dialects.sources import read_command
-    from meshtune.runners.untrusted_text import UnreadableText
-    from meshtune.search_spaces.checks import raising
-
-    with raising(WrongCall, "", CannotRead, UnreadableText):
-        return read_command(shlex.join(launch), given=os.environ)
-
-
 def _name(launch: Sequence[str]) -> str:
     """After the first script of the line, else the first word."""
     script = next((word for word in launch if Path(word).suffix in (".py", ".sh", ".bash", ".sbatch")), launch[0])
@@ -178,12 +170,14 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
         name: [value for value in values if name not in legal or code(name, value) in legal[name]]
         for name, values in space.dimensions.items()
     }
-    batch, plan = spec.global_batch_size, spec.baseline
+    batch, plan, model = spec.global_batch_size, spec.baseline, spec.model
     rows = {
         "launch": shlex.join(launch),
         "program": workload.program or workload.framework.name,
         "devices": f"{cluster.nodes} x {cluster.devices_per_node} {cluster.device.name}, runner {spec.runner.kind}",
-        "model": _model_words(spec.model),
+        "model": f"{model.layers} layers of width {model.hidden}, {model.parameters / 1e9:.3g}e9 weights"
+        if model.known
+        else "not known: speed and memory are learnt from trials alone",
         "global batch": "free" if batch is None else f"{batch}, and stays",
         "as it is": "" if plan is None else plan.key,
         "tried": "; ".join(f"{name} {', '.join(map(str, own))}" for name, own in tried.items() if len(own) > 1),
@@ -193,12 +187,6 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
     for name, words in rows.items():
         table.add_row(name, words)
     return [table, *(f"guess: {guess}" for guess in draft.guesses), *(f"note: {note}" for note in draft.notes)]
-
-
-def _model_words(model: ModelSpec) -> str:
-    if not model.known:
-        return "not known: speed and memory are learnt from trials alone"
-    return f"{model.layers} layers of width {model.hidden}, {model.parameters / 1e9:.3g}e9 weights"
 
 
 def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Iterator[str | Text]:
@@ -222,7 +210,7 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
     own, before = (starts[0].words, [*starts[0].launcher, *starts[0].script.split()]) if starts else (launch, [])
     old, new = launch_line(spec, present, own), launch_line(spec, plan, own)
     marked = Text(" " * 4)
-    for word, changed in [*((word, False) for word in before), *changed_words(old, new)[0]]:
+    for word, changed in [*((word, False) for word in before), *changed_words(old, new)]:
         marked.append(shlex.quote(word), "bold green" if changed else "").append(" ")
     share = choice.gain.value / (1 + choice.gain.value)
     devices = DAY_H * share * spec.cluster.devices
