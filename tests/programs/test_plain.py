@@ -461,3 +461,11 @@ def test_unknown_words_stay_as_they_are(tmp_path_factory, before, behind, size, 
     imported = read_command(shlex.join(["python", *words]), given={})
     assert started(imported, baseline(imported, 1), 1, folder) == ["python", *words]
     assert {"{micro_batch_size}", "--grad-accum={grad_accum_steps}"} <= set(imported.workload["command"])
+
+
+@pytest.mark.parametrize(("flag", "warned"), [("--save-dir", False), ("--tag", True)])
+def test_files_that_no_flag_leads_are_told(folder, flag, warned):
+    source = f'import torch\nparser.add_argument("{flag}", default="checkpoints")\ntorch.save(1, "best.pt")\n'
+    imported = read(folder, source, "python train.py --batch-size 4 --grad-accum 2")
+    told = [question.text for question in imported.questions if "saves files" in question.text]
+    assert (told != [], imported.workload.get("trial_arguments") is None) == (warned, warned)

@@ -117,6 +117,8 @@ def read_launch(launch: Launch) -> Imported:
     _read_model(said, launch, reading)
     own = [elements.pop(at, literal(text)) for at, text in enumerate(launch.words)]
     added = [part for each in elements.values() for part in (each if isinstance(each, list) else [each])]
+    if not (places := _places(said)) and re.search(_SIGNS["saves"], script.text):
+        reading.ask("", _NOTES["saves"].format(script=launch.script))
     options = command_options(reading, launch, [*_head(launch), *own, *added], "")
     open_ = {*told, *(_BATCH if told.keys() & {*_BATCH} else ()), "dp"}
     fixed = {name: value for name in PLAN_FIELDS if name not in open_ and (value := fields.get(name)) is not None}
@@ -124,7 +126,7 @@ def read_launch(launch: Launch) -> Imported:
         **options,
         "watch": True,
         "start": "node" if spawns or _keeps_launcher(launch) else None,
-        "trial_arguments": _places(said) or None,
+        "trial_arguments": places or None,
         "fixed": {name: value for name, value in fixed.items() if value != getattr(Plan(), name)} or None,
         "dtype": fields.get("dtype"),
     }
