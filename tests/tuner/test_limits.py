@@ -216,7 +216,7 @@ def test_second_runs_are_counted_from_the_start_on(service):
     campaign = service.create(SPEC)
     assert "6 trials and 3 to 56 second runs" in header(campaign)
     assert "0/6 trials, 0 of 3 to 56 second runs" in shown(progress(campaign, [], [], ""), soft_wrap=True)
-    assert "6 trials and 3 to 56 second runs, likely 4," in shown(*quote_parts(quote()), soft_wrap=True)
+    assert "6 trials and 3 to 56 second runs, likely 4;" in shown(*quote_parts(quote()), soft_wrap=True)
     alone = service.create({**SPEC, "baseline": None})
     assert "6 trials and 6 second runs" in header(alone)
     assert sum(trial.round > 0 for trial in driven(service, alone.id)[1]) == 6
