@@ -37,6 +37,7 @@ MEASURED = (
     (re.compile(r", (?:the baseline|[+-]\S+ % \(.*?\) against the baseline)"), ", GAIN"),
     (re.compile(r"(?<=/s/device: ).*"), "REASON"),
     (re.compile(r"^    torchrun .*"), "LINE"),
+    (re.compile(r"^    changed: .*"), "CHANGE"),
     (re.compile(r"(?<=^Your launch line, ).*(?= faster:)"), "GAIN"),
     (re.compile(r" \(expected [^)]*\)"), ""),
     (re.compile(r"\btp\d+(?: [a-z]+\d+)+(?: recompute-\w+)?(?: interleaved)?"), "PLAN"),
@@ -130,7 +131,7 @@ def of_a_campaign(output: str, most_again: int = 2) -> list[str]:
     """Of what `meshtune run` prints: the first line, the trials with at most so many second runs, the last words."""
     told = ("trial ", "the search has ended", "Fastest ", "Recommended: ")
     lines = output.splitlines()
-    again = [line for line in lines if line.startswith("again, ")][:most_again]
+    again = [line for line in lines if line.startswith("second run, ")][:most_again]
     return [line for number, line in enumerate(lines) if not number or line.startswith(told) or line in again]
 
 

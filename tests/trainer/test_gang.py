@@ -32,7 +32,7 @@ def test_a_measured_job_says_how_fast_it_was(run_job, make_job):
     assert min(measured.peak_memory_bytes) > 0
     assert measured.tokens_per_step == 8 * 16
     assert measured.model_flops_per_token == job.model.flops_per_token
-    assert "step " in finished.output
+    assert "step_time_s: " in finished.output
     assert "tokens/s" not in finished.output
 
 

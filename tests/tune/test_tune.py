@@ -159,7 +159,8 @@ def shortened(output: str) -> list[str]:
     lines = output.splitlines()
     trials = [line for line in lines if line.startswith("trial ")][:3]
     end = next(number for number, line in enumerate(lines) if line.startswith("Your launch line, "))
-    return [*trials, "...", *lines[end : end + 3]]
+    last = next(number for number, line in enumerate(lines) if line.startswith("What takes "))
+    return [*trials, "...", *lines[end : last + 1]]
 
 
 @pytest.mark.slow

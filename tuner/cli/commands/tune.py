@@ -163,7 +163,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
     from meshtune.tuner.campaign.spec import workload_of
     from meshtune.tuner.cli.render.terminal import new_table
 
-    table = new_table("", "", "understood")
+    table = new_table("", "", "understood", right=[""])
     cluster, workload, columns = spec.cluster, workload_of(spec), space.columns
     legal = {name: {*map(int, columns[name])} for name in space.dimensions if name in columns}
     tried = {
