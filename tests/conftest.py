@@ -16,10 +16,6 @@ from hypothesis import HealthCheck, settings
 # Before numpy and torch are imported, and for every process that a test starts: the threads of a library of linear
 # algebra wait for each other in a loop, which takes four times as long wherever another process has one of the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
-# pytest imports readline, which sets them for the processes that are started from here: output would be cut at 80 columns.
-for name in ("COLUMNS", "LINES"):
-    os.environ.pop(name, None)
-    os.unsetenv(name)
 
 # The benchmarks are scripts that stand beside each other: their folder is importable here, as when one is run.
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -33,6 +29,12 @@ from slurm_lab import SlurmLab, why_not
 
 if TYPE_CHECKING:
     from kubernetes_lab import KubernetesLab
+
+# pytest imports readline, which sets them for the processes that are started from here: their output would be cut at
+# 80 columns.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+    os.unsetenv(name)
 
 # What a fixture starts says what its tests are.
 MARKS = {
