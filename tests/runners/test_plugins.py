@@ -245,7 +245,7 @@ def test_the_command_line_the_schema_and_the_doctor_know_a_packages_scheduler(tm
     assert '"site"' in found["schema"]
     assert found["formats"] == {
         "site": "a script for the site's own scheduler",
-        "json": "the setting with its measurement, for programs",
+        "json": "the plan with its measurement, for programs",
     }
     assert found["needs_command"] == {"site": ["runner.setup"], "bad": ["runner.kind"]}
     assert found["asked"] == ["site", "json"]
