@@ -118,7 +118,8 @@ def check_end(name: str, told: str) -> list[str]:
         return []
     (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", told)
     old, new = shlex.split(LINES[name]), shlex.split(line)
-    assert new != old
+    # DeepSpeed's words are in its file.
+    assert new != old or re.search(r"(?m)^    with ds_config.json: ", told)
     assert Path(new[0]).name == old[0]
     return [word for word in new if word not in old]
 
