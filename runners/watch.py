@@ -94,6 +94,10 @@ class Counter:
     def grown(self) -> int:
         return sum(number for _, number in self.spans)
 
+    def times_s(self) -> list[float]:
+        """Of every time that it grew, the mean of the steps between."""
+        return [seconds / grown for seconds, grown in self.spans]
+
     def first_losses(self) -> list[float]:
         """Of the first steps, where it grew by one each time: of several steps programs tell the mean."""
         first = min(self.losses, default=2)
@@ -165,9 +169,7 @@ class Output:
         return max(there, key=lambda counter: len(counter.spans), default=None)
 
     def step_times_s(self) -> list[float]:
-        """Of every time that the count of the steps grew, the mean of the steps between."""
-        steps = self.steps()
-        return [seconds / grown for seconds, grown in steps.spans] if steps else []
+        return steps.times_s() if (steps := self.steps()) else []
 
 
 @dataclass(slots=True)
@@ -253,7 +255,8 @@ if own:
 def _report(context: Any, output: Output, measuring: Measuring, *, at_once: bool = False) -> bool:
     """Write what is measured, unless another has; False where it is not enough. at_once: what there is, if that is at
     least two steps after what stands out in the beginning."""
-    times, steps, reason = output.step_times_s(), output.steps(), ""
+    steps, reason = output.steps(), ""
+    times = steps.times_s() if steps else []
     # By the rules a step is what the output tells at once.
     told = [seconds * steps.seconds() / sum(times) for seconds in times] if steps else []
     warmup = measuring.warmup(told)

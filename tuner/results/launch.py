@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec, Start
+from meshtune.runners.measuring import WATCH_FILE
 from meshtune.runners.programs.dialects.config_import import flat, read_mapping
 from meshtune.runners.programs.launch_words import at_program, differences, groups, laid_over
-from meshtune.runners.programs.workloads.base import started_in
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE, started_in
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of
@@ -20,7 +21,7 @@ LAUNCH_FILE = "launch.sh"
 _CASE = re.compile(r"case (\S+) in (.*) esac")
 _BRANCH = re.compile(r" ?(\S+)\) (?:(\w+)=|set -- ?)('[^']*'|[^;]*);;")
 # Files of a job that are no configuration of its program.
-_OURS = ("brief.json", "watch.json")
+_OURS = (CONTEXT_FILE, WATCH_FILE)
 _CONFIGS = (".json", ".yaml", ".yml")
 _PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
 

@@ -16,6 +16,7 @@ from meshtune.runners.devices.facts import Accelerator, Vendor
 from meshtune.runners.devices.host import read_host
 from meshtune.runners.devices.vendor_tools import read_accelerators
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, Imported, Question
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import cluster_of
@@ -85,9 +86,11 @@ def draft_launch(
     for path, value in answers.items():
         document = _put(document, path, value)
     kind = document["workload"].get("kind", "")
-    if kind in WITHOUT_MODEL and (document.get("model") is None or any(map(_of_model, missing(document)))):
+    if kind in WITHOUT_MODEL and (
+        document.get("model") is None or any(path.startswith("model.") for path in missing(document))
+    ):
         document.pop("model", None)
-        asked = [question for question in asked if not _of_model(question.path)]
+        asked = [question for question in asked if not f"{question.path}.".startswith("model.")]
     if kind in WITHOUT_MODEL and "{steps}" not in str(document["workload"]):
         document["workload"] = {**document["workload"], "watch": True}
     asked = [question for question in asked if not any(f"{question.path}.".startswith(f"{path}.") for path in answers)]
@@ -118,9 +121,7 @@ def _variables(workload: Mapping[str, Any], environment: Mapping[str, str]) -> d
         for name, value in environment.items()
         if (name in named or name.startswith(_OF_LIBRARIES)) and name not in NOT_KEPT and not SECRET.search(name)
     }
-    if workload.get("kind") != "command":
-        return kept
-    return {name: value.replace("{", "{{").replace("}", "}}") for name, value in kept.items()}
+    return {name: literal(value) for name, value in kept.items()} if workload.get("kind") == "command" else kept
 
 
 def _placed(texts: Sequence[str]) -> tuple[str, ...]:
@@ -135,10 +136,6 @@ def _count_batch(document: dict[str, Any], imported: Imported) -> None:
         each = plan["micro_batch_size"] * plan["grad_accum_steps"]
         devices = cluster.get("nodes", 1) * cluster["devices_per_node"]
         document["global_batch_size"] = each * devices // prod(plan.get(axis, 1) for axis in ("tp", "pp", "cp"))
-
-
-def _of_model(path: str) -> bool:
-    return path.partition(".")[0] == "model"
 
 
 def _put(document: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:

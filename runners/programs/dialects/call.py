@@ -36,6 +36,7 @@ from meshtune.runners.programs.dialects.base import (
     Remarks,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.programs.dialects.launcher_options import (
     BINDING,
     CONSOLES,
@@ -284,7 +285,7 @@ def with_prefix(imported: Imported, launch: Launch) -> Imported:
     workload = dict(imported.workload)
     if kept:
         # A template, whose braces are doubled.
-        kept = [word.replace("{", "{{").replace("}", "}}") for word in kept]
+        kept = list(map(literal, kept))
         if isinstance(command, str):
             head, end, line = command.rpartition("\n")
             workload["command"] = f"{head}{end}exec {shlex.join(kept)} {line.removeprefix('exec ')}"
