@@ -23,12 +23,9 @@ from meshtune.search_spaces.presets import cluster_of
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_document
 
-# A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
-SECOND_RUNS = {"confirm": 2, "confirm_rounds": 6}
 # Variables that a script reads, and those of libraries that it may use.
 _READ = re.compile(r"""(?:environ(?:\.get)?\s*[\[(]|getenv\()\s*["'](\w+)["']""")
 _OF_LIBRARIES = ("HF_", "TRANSFORMERS_", "TOKENIZERS_", "NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "DS_", "WANDB_MODE")
-CPU_CLUSTER = "local-cpu"
 _KINDS = {Vendor.NVIDIA: DeviceKind.CUDA, Vendor.AMD: DeviceKind.CUDA, Vendor.INTEL: DeviceKind.XPU}
 
 
@@ -82,7 +79,8 @@ def draft_launch(
         document.pop("trial", None)
         own = {**_variables(document["workload"], environment), **document["workload"].get("env", {})}
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
-    document |= SECOND_RUNS
+    # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
+    document |= {"confirm": 2, "confirm_rounds": 6}
     for path, value in answers.items():
         document = _put(document, path, value)
     kind = document["workload"].get("kind", "")
@@ -162,7 +160,7 @@ def _cluster(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | Non
         return None, f"{told}: launch by sbatch or qsub, or name a preset of more"
     if not here:
         share = devices.memory_bytes // each
-        return {"preset": CPU_CLUSTER, "devices_per_node": each, "device": {"memory_bytes": share}}, ""
+        return {"preset": "local-cpu", "devices_per_node": each, "device": {"memory_bytes": share}}, ""
     first = here[0]
     if section := cluster_of(first.name, 1, each, first.memory_bytes):
         return section, f"cluster {section['preset']} by the device's name, {first.name}: its links are of that machine"
