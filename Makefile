@@ -61,6 +61,7 @@ test-long: $(INSTALLED)
 check-quick: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python docs/site/rooms.py --check
 
 check: check-quick
 	$(BIN)/mypy

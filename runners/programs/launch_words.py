@@ -8,8 +8,11 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
+from meshtune.runners.programs.capture.stand_in import NAMES
 from meshtune.runners.programs.dialects.base import Launch
 from meshtune.search_spaces.checks import UserError
 
@@ -18,7 +21,7 @@ Changes = Mapping[str, tuple[str, ...] | None]
 _OPTION = re.compile(r"--?[A-Za-z]")
 # `key=value`, with hydra's marks.
 _KEY = re.compile(r"\+{0,2}[A-Za-z_][\w.@/-]*=")
-_SCRIPT = re.compile(r".*\.(?:py|sh)")
+_SCRIPTS = (".py", *NAMES["scripts"])
 # One word as a shell's text has it, and what stands between two.
 _PLAIN = r"""[^\s'"\\();&|<>`]+"""
 _RAW = r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|\\[^\n]|[^\s'"\\();&|<>`])+"""
@@ -35,7 +38,7 @@ def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     word ""."""
     group: list[str] = []
     for word in words:
-        takes = bool(group) and "=" not in group[0] and not _SCRIPT.fullmatch(word)
+        takes = bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
         names = bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
         if takes and not names:
             group.append(word)
@@ -52,7 +55,7 @@ def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def at_program(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The words of the launcher, and those from the script or the last `-m` on; without one all are the program's."""
     modules = [at for at, word in enumerate(words) if word == "-m"]
-    at = next((at for at, word in enumerate(words) if _SCRIPT.fullmatch(word)), modules[-1] if modules else 0)
+    at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS)), modules[-1] if modules else 0)
     return words[:at], words[at:]
 
 
@@ -202,3 +205,11 @@ def _written(name: str, values: Sequence[str], joined: bool = False) -> list[str
     if name and values and (joined or not name.startswith("-")):
         return [f"{name}={values[0]}", *values[1:]]
     return [*([name] if name else []), *values]
+
+
+def launched_script(launch: Sequence[str]) -> Path | None:
+    """The shell script that is launched, such as of `sbatch job`; None where the line itself starts the program."""
+    before = takewhile(lambda word: not word.endswith(".py"), launch)
+    files = [Path(word) for word in before if not word.startswith("-") and Path(word).is_file()]
+    any_name = Path(launch[0]).name in ("bash", "sh", *NAMES["of_a_job"])
+    return next((path for path in files if any_name or path.suffix in NAMES["scripts"]), None)

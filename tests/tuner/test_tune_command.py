@@ -41,7 +41,7 @@ def test_a_dry_run_shows_what_was_understood_and_the_first_job(folder):
         "launch torchrun --nproc-per-node 2 train.py --batch-size 2",
         "program train.py",
         "devices 1 x 2 cpu-process, runner local",
-        "model not known: speed and memory are learnt from trials alone",
+        "model is not named: speed and memory are learnt from trials alone",
         "global batch 32, and stays",
         "as it is tp1 pp1 dp2 mbs2 ga8 zero0",
         "tried micro_batch_size 1, 2, 4, 8, 16",

@@ -148,7 +148,9 @@ def tune(
 
 def _name(launch: Sequence[str]) -> str:
     """After the first script of the line, else the first word."""
-    script = next((word for word in launch if Path(word).suffix in (".py", ".sh", ".bash", ".sbatch")), launch[0])
+    from meshtune.runners.programs.capture.stand_in import NAMES
+
+    script = next((word for word in launch if word.endswith((".py", *NAMES["scripts"]))), launch[0])
     return "".join(letter if letter.isalnum() else "-" for letter in Path(script).stem).strip("-") or "tune"
 
 
@@ -160,6 +162,7 @@ def _print_open(draft: LaunchDraft) -> None:
 def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: LaunchDraft) -> list[Any]:
     """What is going to be measured, in a table, and what of it is a guess."""
     from meshtune.search_spaces.columns import code
+    from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
     from meshtune.tuner.campaign.spec import workload_of
     from meshtune.tuner.cli.render.terminal import new_table
 
@@ -177,7 +180,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
         "devices": f"{cluster.nodes} x {cluster.devices_per_node} {cluster.device.name}, runner {spec.runner.kind}",
         "model": f"{model.layers} layers of width {model.hidden}, {model.parameters / 1e9:.3g}e9 weights"
         if model.known
-        else "not known: speed and memory are learnt from trials alone",
+        else MODEL_UNKNOWN,
         "global batch": "free" if batch is None else f"{batch}, and stays",
         "as it is": "" if plan is None else plan.key,
         "tried": "; ".join(f"{name} {', '.join(map(str, own))}" for name, own in tried.items() if len(own) > 1),
@@ -195,7 +198,7 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
     from rich.text import Text
 
     from meshtune.runners.programs.dialects.bash.launch import find_launches
-    from meshtune.runners.programs.launch_words import applied, changed_options, changed_words
+    from meshtune.runners.programs.launch_words import applied, changed_options, changed_words, launched_script
     from meshtune.tuner.results.launch import changed_files, changed_settings, launch_line
     from meshtune.tuner.results.recommendation import recommend
 
@@ -204,7 +207,7 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
     if choice is None or present is None or not recommended.better or choice.gain is None:
         yield "The launch line stays as it is."
         return
-    plan, script = choice.trial.plan, _script(launch)
+    plan, script = choice.trial.plan, launched_script(launch)
     text = script.read_text(encoding="utf-8") if script else ""
     starts = find_launches(text, path=script) if script else []
     own, before = (starts[0].words, [*starts[0].launcher, *starts[0].script.split()]) if starts else (launch, [])
@@ -233,11 +236,3 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
         beside = apply.with_name(f"{apply.stem}.{name}")
         beside.write_text(own_text, encoding="utf-8")
         yield f"wrote {beside}: the {name} that the new plan needs; put it in the place of yours"
-
-
-def _script(launch: Sequence[str]) -> Path | None:
-    """The shell script that is launched; None where the line itself starts the program."""
-    shells = ("bash", "sh", "sbatch", "qsub")
-    named = [Path(word) for word in launch if not word.startswith("-") and Path(word).is_file()]
-    direct = Path(launch[0]).name not in shells and Path(launch[0]).suffix != ".sh"
-    return None if direct else next((path for path in named if path.suffix != ".py"), None)
