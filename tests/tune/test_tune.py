@@ -195,6 +195,43 @@ def test_a_batch_script_of_megatron_is_understood_and_shown(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_batch_script_is_tuned_on_slurm(slurm, tmp_path, monkeypatch, nodes):
+    """Trials are jobs of the script's own head; of several nodes each one ends when rank 0 has measured."""
+    line = "torchrun --nproc_per_node 2 train.py"
+    if nodes > 1:
+        rendezvous = "--rdzv_backend c10d --rdzv_endpoint $MASTER_ADDR:29500"
+        line = f"srun torchrun --nnodes $SLURM_NNODES --nproc_per_node 1 {rendezvous} train.py"
+    script = f"""#!/bin/bash
+#SBATCH --partition=main --time=01:00:00 --comment=tune
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+export PATH={Path(sys.executable).parent}:$PATH OMP_NUM_THREADS=1
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+{line} --batch-size 2 --grad-accum 8 --epochs 3 --save-dir checkpoints
+"""
+    launches = tmp_path / "launches"
+    shutil.copytree(LAUNCHES / "ddp", launches / "ddp")
+    (launches / "ddp" / "train.slurm").write_text(script)
+    monkeypatch.setitem(LINES, "ddp", "sbatch train.slurm")
+    monkeypatch.setattr(sys.modules[__name__], "LAUNCHES", launches)
+    cluster = f"cluster={{preset: local-cpu, nodes: {nodes}, devices_per_node: {2 // nodes}}}"
+    faster = tmp_path / "faster.slurm"
+    finished, _ = tuned("ddp", tmp_path, "--answer", cluster, "--trials", "4", "--apply", str(faster))
+    told = finished.out + finished.err
+    assert finished.code == 0, told
+    check_understood("ddp", finished.out)
+    assert "runner slurm" in " ".join(finished.out.split()), told
+    assert re.search(r"(?m)^trial 1: .*: ok, step ", finished.out), told
+    copy = faster.read_text()
+    assert copy.startswith(script[: script.index("srun" if nodes > 1 else "torchrun")]), copy
+    assert copy != script
+
+
+@pytest.mark.slow
 def test_a_spec_is_written_in_place_of_a_campaign(tmp_path):
     finished, _ = tuned("ddp", tmp_path, "--spec", str(tmp_path / "spec.yaml"), most_s=60)
     assert finished.code == 0, finished.out + finished.err
