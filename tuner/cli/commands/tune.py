@@ -69,6 +69,7 @@ def tune(
     it stands, and with other values of its flags, at the same global batch; files that it would leave go to the home's
     folder. The end is the launch line with the changed words marked.
     """
+    from meshtune.runners.programs.capture.stand_in import NAMES
     from meshtune.runners.programs.dialects.base import CannotRead
     from meshtune.runners.programs.dialects.sources import read_command
     from meshtune.runners.untrusted_text import UnreadableText
@@ -89,16 +90,14 @@ def tune(
     answers = parse_options(answer or [], "--answer")
     if cluster is not None:
         answers["cluster"] = cluster_in(cluster)
+    # Of the campaign: that of the first script in the line, else the first word.
+    script = next((word for word in launch if word.endswith((".py", *NAMES["scripts"]))), launch[0])
+    name = "".join(letter if letter.isalnum() else "-" for letter in Path(script).stem).strip("-") or "tune"
     devices = devices_here(place.home)
     asks = not yes and sys.stdin.isatty() and console.is_terminal
     while True:
         draft = draft_launch(
-            imported,
-            name=_name(launch),
-            here=Path.cwd(),
-            devices=devices,
-            answers=answers,
-            environment=os.environ,
+            imported, name=name, here=Path.cwd(), devices=devices, answers=answers, environment=os.environ
         )
         if not (draft.open and asks):
             break
@@ -112,10 +111,11 @@ def tune(
     if spec is not None:
         spec.write_text(text, encoding="utf-8")
         console.print(f"wrote {spec}; next: meshtune run {spec}", soft_wrap=True)
-        _print_open(draft)
+    for question in draft.open:
+        errors.print(f"open: {question}", style="yellow", markup=False, soft_wrap=True)
+    if spec is not None:
         return
     if draft.open:
-        _print_open(draft)
         raise WrongCall(
             "say what is open by --answer KEY=VALUE, or write the spec by --spec FILE and complete it there"
         )
@@ -144,19 +144,6 @@ def tune(
         record = CampaignAtHome(service, created).followed()
     print_result(record)
     print_page(_outcome(launch, record, apply))
-
-
-def _name(launch: Sequence[str]) -> str:
-    """After the first script of the line, else the first word."""
-    from meshtune.runners.programs.capture.stand_in import NAMES
-
-    script = next((word for word in launch if word.endswith((".py", *NAMES["scripts"]))), launch[0])
-    return "".join(letter if letter.isalnum() else "-" for letter in Path(script).stem).strip("-") or "tune"
-
-
-def _print_open(draft: LaunchDraft) -> None:
-    for question in draft.open:
-        errors.print(f"open: {question}", style="yellow", markup=False, soft_wrap=True)
 
 
 def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: LaunchDraft) -> list[Any]:
