@@ -42,12 +42,13 @@ def test_every_stage_of_zero_is_tuned_from_the_start_command(tmp_path, processes
     imported = read_launch(launch)
     assert imported.global_batch_size == 4 * processes
     document = spec_document(imported, name="deepspeed", cluster="local-cpu", here=ROOT)
-    # The questions: what shapes the model has, and which argument says how many steps are taken.
-    assert len(document.pop("open_questions")) == 2
+    # What shapes the model has. The run's length stays: a trial ends when its steps are measured.
+    (question,) = document.pop("open_questions")
+    assert "layers, hidden, heads, ffn, vocab and seq_len" in question
     document["model"] = MODEL
-    arguments = document["workload"]["arguments"]
-    arguments[arguments.index("--steps 500")] = "--steps {steps}"
-    document["workload"] |= {"python": sys.executable, "steps": 10, "warmup_steps": 4}
+    assert document["workload"]["watch"]
+    assert "--steps 500" in document["workload"]["arguments"]
+    document["workload"] |= {"python": sys.executable}
     document |= {
         "cluster": {"preset": "local-cpu", "devices_per_node": processes},
         "space": {"tp": [1], "pp": [1], "cp": [1], "zero_stage": [0, 1, 2, 3], "micro_batch_size": [1, 2]},
@@ -65,5 +66,6 @@ def test_every_stage_of_zero_is_tuned_from_the_start_command(tmp_path, processes
     assert "Recommended: tp1 pp1 " in finished.out
     for trial in trials:
         measured = trial.outcome.measurement
-        assert (len(measured.step_times_s), measured.devices) == (6, processes)
+        assert len(measured.step_times_s) >= 3
+        assert measured.devices == processes
         assert measured.tokens_per_step == 4 * processes * 64
