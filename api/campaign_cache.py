@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from hashlib import blake2b
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
@@ -21,12 +20,12 @@ from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 from fastapi import Depends, Request, Response
-from pydantic import TypeAdapter
 from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import CampaignId, state
 from meshtune.api.static_files import has_version
 from meshtune.api.worker_pool import FEW_COMBINATIONS, PER_TRIAL, WorkerPool
+from meshtune.runners.documents import json_of
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.campaign.trial import Trial
@@ -44,7 +43,6 @@ TEACHING = ("campaign.created", "trial.planned", "trial.done")
 JSON = "application/json"
 Work = Callable[[Campaign, Sequence[Trial]], bytes]
 Value = TypeVar("Value")
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +55,6 @@ class Rendered:
 def answer_of(body: bytes, media_type: str = JSON) -> Rendered:
     # Level 1: of rows of JSON, a higher one takes twice the time for little.
     return Rendered(f'W/"{blake2b(body, digest_size=9).hexdigest()}"', gzip.compress(body, 1, mtime=0), media_type)
-
-
-def json_of(view: object) -> bytes:
-    """The JSON of a view."""
-    return _adapter(type(view)).dump_json(view)
 
 
 def respond(request: Request, answer: Rendered, others: Mapping[str, str] = MappingProxyType({})) -> Response:

@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from prometheus_client import Counter
-from pydantic import TypeAdapter
 
 from meshtune.api.connections import STREAMS
+from meshtune.runners.documents import json_of
 from meshtune.tuner.access.tokens import Ownership, Rights
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.telemetry import Heartbeat
-from meshtune.tuner.service.views.campaigns import EventView, event_view
+from meshtune.tuner.service.views.campaigns import event_view
 from meshtune.tuner.store import Store, StoreError
 
 PERIOD_S = 0.2
@@ -32,7 +32,6 @@ PAUSE_S = 1.0
 MAX_READ = 500
 MAX_WAITING = 1000
 NOBODYS = Ownership(owner="", project="")
-_VIEW = TypeAdapter(EventView)
 _log = logging.getLogger(__name__)
 
 
@@ -190,4 +189,4 @@ class StreamHub:
 
 def frame_of(event: Event) -> bytes:
     """The event as text/event-stream has it. JSON keeps it on one line."""
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), _VIEW.dump_json(event_view(event)))
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.kind.encode(), json_of(event_view(event)))

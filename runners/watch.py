@@ -258,7 +258,8 @@ def _report(context: Any, output: Output, measuring: Measuring, *, at_once: bool
     steps, reason = output.steps(), ""
     times = steps.times_s() if steps else []
     # By the rules a step is what the output tells at once.
-    told = [seconds * steps.seconds() / sum(times) for seconds in times] if steps else []
+    whole_s, summed_s = (steps.seconds(), sum(times)) if steps else (0.0, 1.0)
+    told = [seconds * whole_s / summed_s for seconds in times]
     warmup = measuring.warmup(told)
     if at_once and len(times) >= _LEAST:
         if warmup is None or len(times) - warmup < 2:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, json_of, respond
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
 from meshtune.api.dependencies import (
     CallerHandle,
     CampaignId,
@@ -32,7 +32,7 @@ from meshtune.api.openapi import CHANGES_BODY, SPEC_BODY
 from meshtune.api.page_queries import CampaignQuery
 from meshtune.api.routes.plans import predictable_space, quote_of
 from meshtune.api.worker_pool import Asked, AskedHandle
-from meshtune.runners.documents import plain
+from meshtune.runners.documents import json_of, plain
 from meshtune.search_spaces.space import Counts
 from meshtune.tuner.access.tokens import Scope
 from meshtune.tuner.campaign.campaign import Campaign

@@ -25,15 +25,13 @@ from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFE
 from meshtune.api.routes.campaigns import ShowCampaign
 from meshtune.api.worker_pool import AskedHandle
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
-from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
-from meshtune.tuner.campaign.spec import CampaignSpec, document_of, space_of
-from meshtune.tuner.service.changing import require_legal
+from meshtune.tuner.campaign.spec import document_of, space_of
+from meshtune.tuner.service.changing import legal_plan
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import CampaignView
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.specs.knobs import plan_fields
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
 _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": SPEC_REFERENCE}}}}
@@ -102,14 +100,6 @@ def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: Service
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
     """As `:rerun`, of the recommended plan and the baseline, side by side in one round."""
     return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]
-
-
-def legal_plan(spec: CampaignSpec, given: object) -> Plan:
-    """The plan with these fields, complete. Raises InvalidValue with the rules that it breaks."""
-    space = space_of(spec)
-    plan = space.complete(**plan_fields(given, space.knobs))
-    require_legal(plan, space)
-    return plan
 
 
 def _changed(service: Service, campaign_id: str, changes: object, *, resume: bool = False) -> Campaign:

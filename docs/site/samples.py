@@ -51,10 +51,11 @@ def commands_of(block: str) -> list[str]:
     return [line[2:] for line in block.splitlines() if line.startswith("$ ")]
 
 
-def printed(commands: Iterable[str], folder: Path, width: str = WIDTH) -> list[str]:
+def printed(commands: Iterable[str], folder: Path, width: str = WIDTH, *, refused: bool = True) -> list[str]:
     """What each command prints, on both streams, run by bash in `folder`, where the home is `.meshtune`.
 
-    CalledProcessError: a command ended by a signal, or in an exception that nothing caught."""
+    refused: a command may be. CalledProcessError: another failed, ended by a signal, or in an exception that nothing
+    caught."""
     programs = folder / ".bin"
     programs.mkdir(exist_ok=True)
     (programs / "meshtune").write_text(f'#!/bin/sh\nexec {sys.executable} -m meshtune.tuner.cli "$@"\n')
@@ -71,7 +72,8 @@ def printed(commands: Iterable[str], folder: Path, width: str = WIDTH) -> list[s
             ["bash", "-c", command], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, timeout=120, check=False,
         )  # fmt: skip
-        if done.returncode < 0 or "Traceback (most recent call last)" in done.stdout:
+        wrong = done.returncode < 0 if refused else done.returncode != 0
+        if wrong or "Traceback (most recent call last)" in done.stdout:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout)
         told.append("\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines()))
     return told

@@ -8,8 +8,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
 from meshtune.runners.programs.capture.stand_in import NAMES
@@ -205,11 +203,3 @@ def _written(name: str, values: Sequence[str], joined: bool = False) -> list[str
     if name and values and (joined or not name.startswith("-")):
         return [f"{name}={values[0]}", *values[1:]]
     return [*([name] if name else []), *values]
-
-
-def launched_script(launch: Sequence[str]) -> Path | None:
-    """The shell script that is launched, such as of `sbatch job`; None where the line itself starts the program."""
-    before = takewhile(lambda word: not word.endswith(".py"), launch)
-    files = [Path(word) for word in before if not word.startswith("-") and Path(word).is_file()]
-    any_name = Path(launch[0]).name in ("bash", "sh", *NAMES["of_a_job"])
-    return next((path for path in files if any_name or path.suffix in NAMES["scripts"]), None)

@@ -126,6 +126,11 @@ class Reading(Remarks):
     def is_asked(self, path: str) -> bool:
         return path != "" and any(question.path == path for question in self.questions)
 
+    @property
+    def open(self) -> set[str]:
+        """The keys of the spec that are left empty: what is guessed has a value."""
+        return {question.path for question in self.questions if not question.guessed}
+
     def complete(self, path: str, what: str, otherwise: Any) -> bool:
         """Whether the default of what nobody says is certain; where it is not, it is asked, once."""
         if self.is_asked(path):
@@ -158,7 +163,7 @@ class Reading(Remarks):
 
     def imported(self, workload: Mapping[str, Any], **more: Any) -> Imported:
         """What was read, without the values that are asked. more: other fields of Imported."""
-        asked = {question.path for question in self.questions if not question.guessed} - {"cluster.nodes"}
+        asked = self.open - {"cluster.nodes"}
         fields = {
             name: value
             for name, value in self.fields.items()

@@ -110,9 +110,14 @@ class Measuring(Closed):
         problem = f"max_steps({self.max_steps}) is below min_steps({self.min_steps})"
         checks.require(self.max_steps >= self.min_steps, "max_steps", problem)
 
+    @property
+    def window(self) -> tuple[int, float]:
+        """The least steps and seconds that show whether step times have settled."""
+        return min(WINDOW, self.max_steps), min(self.min_seconds, self.max_seconds)
+
     def warmup(self, step_times_s: Sequence[float]) -> int | None:
         """How many of the first steps are warm-up; None while too few are known to say."""
-        window, seconds = min(WINDOW, self.max_steps), min(self.min_seconds, self.max_seconds)
+        window, seconds = self.window
         most, tolerance = self.max_warmup_steps, self.precision
         return warmup_length(step_times_s, most=most, window=window, tolerance=tolerance, seconds=seconds)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from command_lab import run_meshtune
-from jobs import processes_where
+from jobs import processes_where, wait_for
 
 from meshtune.runners.programs.capture import sandbox
 from meshtune.runners.programs.capture.session import Captured, capture
@@ -700,13 +700,10 @@ def test_a_folder_is_the_same_however_a_capture_ends(tmp_path, end):
         cwd=work, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     ) as process:  # fmt: skip
         sleeps = lambda one: nap in (one / "cmdline").read_text().split("\0")  # noqa: E731
-        deadline = time.monotonic() + 30
-        while lasting and not list(processes_where(sleeps)) and time.monotonic() < deadline:
-            time.sleep(0.05)
         if lasting:
-            assert list(processes_where(sleeps))
+            wait_for(lambda: processes_where(sleeps), 30)
             process.send_signal(end)
         assert process.wait(60) == (128 + end if lasting else 2 if end == "failure" else 0)
     assert tree(work) == before
     assert list(temporary.iterdir()) == []
-    assert not list(processes_where(sleeps))
+    assert not processes_where(sleeps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from command_lab import run_meshtune
 from dialect_cases import cases
 
 from meshtune.runners.programs.dialects import sources
+from meshtune.runners.programs.dialects.bash.launch import find_launch, script_words
 from meshtune.tuner.specs.document import parse_yaml
 
 SHAPES = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 1024 --vocab-size 51200"
@@ -30,6 +32,27 @@ def questions(*arguments: str) -> list[str]:
     asked = parse_yaml(done.out).get("open_questions", [])
     assert [line.partition(": ")[2] for line in done.err.splitlines() if line.startswith("open question: ")] == asked
     return asked
+
+
+@pytest.mark.parametrize(
+    ("line", "script"),
+    [
+        ("torchrun --nproc-per-node 2 train.py --setup job.slurm", None),
+        ("srun --hostfile train python train.py", None),
+        ("bash -x train --lr 1", "train"),
+        ("sbatch --partition x train", "train"),
+        ("./job.slurm 8", "./job.slurm"),
+        ("env A=1 bash job.slurm train.py", "job.slurm"),
+        ("bash gone.sh", None),
+    ],
+)
+def test_the_script_that_a_line_starts_is_told_from_a_program_and_read(folder, line, script):
+    for name in ("train", "train.py", "job.slurm"):
+        Path(name).write_text(START)
+    named = (Path(word) for _, word in script_words(shlex.split(line)))
+    assert next((path for path in named if path.is_file()), None) == (script and Path(script))
+    if script:
+        assert find_launch(line, path=Path("command")).script == "pretrain_gpt.py"
 
 
 def test_a_command_line_is_read_as_typed_here(folder):

@@ -33,6 +33,7 @@ import yaml
 from command_lab import Result, run_meshtune
 
 from meshtune.runners.programs.launch_words import laid_over, shell_words
+from meshtune.runners.programs.table import lines
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.specs.document import InvalidSpec, parse_yaml
 from meshtune.tuner.specs.read import read_spec
@@ -49,7 +50,6 @@ _NEXT = re.compile(
 )
 _DEVICES = re.compile(r"starts on (\d+) nodes? with (\d+|an unknown number of) devices")
 # A question that says where its answer goes.
-_KEYED = re.compile(r"((baseline|model|workload|runner|trial|cluster)\.\w+|global_batch_size|cluster):")
 # Number format of the workloads where the spec names none; see docs/how-to.
 _DEFAULT_DTYPE = "bfloat16"
 # Of a model whose spec leaves them out; see docs/reference/spec.md.
@@ -233,9 +233,7 @@ def _of_trials(document: Mapping[str, Any]) -> dict[str, Any]:
     """The spec with the words and keys of trials in place of the user's own."""
     workload = dict(document.get("workload") or {})
     if alone := workload.pop("trial_arguments", None):
-        changes = {
-            name: None if value is None else () if value is True else (str(value),) for name, value in alone.items()
-        }
+        changes = {**dict.fromkeys(alone), **dict(lines(alone))}
         command = workload["command"]
         if isinstance(command, str):
             before, end, last = command.rpartition("\n")

@@ -18,7 +18,6 @@ from meshtune.runners.programs.launch_words import (
     differences,
     groups,
     laid_over,
-    launched_script,
 )
 
 NEW = {"--mbs": ("8",), "--ga": ("1",), "--gc": None, "--zero": ("3",)}
@@ -213,22 +212,3 @@ def test_a_changed_launcher_starts_with_the_wanted_words_or_is_refused(options, 
 def test_changed_options_are_told_with_what_they_were():
     old, new = ["a.py", "--mbs", "2", "--lr", "1", "--ckpt"], ["a.py", "--mbs", "4", "--lr", "1", "--zero", "2"]
     assert changed_options(old, new) == ["without --ckpt", "--mbs 2 -> 4", "--zero 2"]
-
-
-@pytest.mark.parametrize(
-    ("launch", "script"),
-    [
-        ("torchrun --nproc-per-node 2 train.py --setup job.slurm", None),
-        ("srun --hostfile train python train.py", None),
-        ("bash -x train --lr 1", "train"),
-        ("sbatch --partition x train", "train"),
-        ("./job.slurm 8", "./job.slurm"),
-        ("env A=1 bash job.slurm train.py", "job.slurm"),
-        ("bash gone.sh", None),
-    ],
-)
-def test_the_script_that_a_line_launches_is_told_from_a_program(tmp_path, monkeypatch, launch, script):
-    monkeypatch.chdir(tmp_path)
-    for name in ("train", "train.py", "job.slurm"):
-        Path(name).touch()
-    assert launched_script(shlex.split(launch)) == (script and Path(script))

@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from jobs import processes_where
 from places import TINY, cluster
 
 from meshtune.runners import report
@@ -310,16 +311,9 @@ for step in range(100000):
 """
 
 
-def marked() -> list[int]:
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [pid for pid in pids if report.WATCHED.encode() in environment_of(pid)]
-
-
-def environment_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+def watched_by(pid: int) -> list[int]:
+    mark = f"{os.uname().nodename}-{pid}"
+    return processes_where(lambda folder: is_marked(int(folder.name), mark, report.WATCHED))
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -330,16 +324,13 @@ def test_what_ignores_the_signal_is_killed_with_all_that_it_started(told, job, m
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"step 0\n"
-        assert (
-            len([pid for pid in marked() if is_marked(pid, f"{os.uname().nodename}-{process.pid}", report.WATCHED)])
-            == 3
-        )
+        assert len(watched_by(process.pid)) == 3
         if told:
             process.terminate()
         process.stdout.read()
     assert process.returncode == (128 + signal.SIGTERM if told else 0)
     assert (job / "result.json").exists() is not told
-    assert not [pid for pid in marked() if is_marked(pid, f"{os.uname().nodename}-{process.pid}", report.WATCHED)]
+    assert not watched_by(process.pid)
 
 
 def test_the_watch_of_a_rank_that_tells_nothing_ends_with_the_others(job):

@@ -40,10 +40,7 @@ def command_line(*arguments: str | Path) -> list[str]:
 
 
 def drive_meshtune(folder: Path, *arguments: str | Path) -> Result:
-    unbound = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    done = subprocess.run(
-        command_line(*arguments), capture_output=True, text=True, cwd=folder, env=unbound, timeout=240
-    )
+    done = subprocess.run(command_line(*arguments), capture_output=True, text=True, cwd=folder, timeout=240)
     return Result(done.returncode, done.stdout, done.stderr)
 
 

@@ -23,8 +23,6 @@ pytestmark = pytest.mark.slow
 
 CAMPAIGN, TRIALS = failing()
 SPACE = space_of(CAMPAIGN.spec)
-ANALYSIS = analyse(CAMPAIGN, SPACE, TRIALS)
-RANKING = rank(CAMPAIGN, TRIALS)
 # By their names, functions that draw one of the campaign, and one of a campaign that has just begun.
 FIGURES = {
     "best so far": lambda trials: progress.best_so_far(CAMPAIGN, trials),

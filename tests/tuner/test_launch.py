@@ -129,8 +129,9 @@ def test_ranks_are_started_by_torchrun_where_trials_start_them(view, command, la
 def test_a_schedulers_script_starts_the_launch_and_not_a_trial(view):
     found = view("slurm")
     assert "--max-steps" not in found.files["gang.json"]
-    assert '"--out",\n' in found.files["gang.json"] or '"/data"' in found.files["gang.json"]
-    assert "#SBATCH --time=1442" in found.files["job.sbatch"] or "--time=" in found.files["job.sbatch"]
+    assert '"/data"' in found.files["gang.json"]
+    # A day, and what a job has beside its limit.
+    assert "#SBATCH --time=1442" in found.files["job.sbatch"]
 
 
 def test_a_number_of_steps_that_is_the_trials_is_said(view):

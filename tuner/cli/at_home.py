@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from meshtune.runners.outcome import Outcome
+from meshtune.search_spaces.space import Space
 from meshtune.tuner.access.home_folder import file_mode, home_mode, prepare_home
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
@@ -20,16 +21,16 @@ from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.cli.render.display import CampaignRow
 from meshtune.tuner.prediction.predict import Basis
+from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, BestKnown, CampaignRecords, LaunchQuestion, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.service.calibrations import known_basis
-from meshtune.tuner.service.changing import require_legal
+from meshtune.tuner.service.changing import legal_plan
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.service import Service, remeasure
-from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.store import NotFound, Store, StoreError
 
 
@@ -63,6 +64,13 @@ class AtHome:
                 return best_measured(question, records) or best_projected(question, records)
         except WrongCall as error:
             raise WrongCall(f"{error}; `meshtune estimate SPEC` predicts the best plan without any") from None
+
+
+def run_here(place: HomePlace, spec: CampaignSpec, space: Space, quote: Quote, text: str) -> Record:
+    """The record of a new campaign, followed until it rests. text: the spec as it is written."""
+    with open_service(place, create=True) as service:
+        created = service.add(quote.limits.laid_over(spec), space.totals, drives=True, text=text)
+        return CampaignAtHome(service, created).followed()
 
 
 class CampaignAtHome:
@@ -110,10 +118,7 @@ class CampaignAtHome:
         return str(self._service.store.campaign(self.id).state)
 
     def enqueue(self, plan: str) -> Trial:
-        space = space_of(self.campaign.spec)
-        chosen = space.complete(**plan_fields(plan, space.knobs))
-        require_legal(chosen, space)
-        return self._service.changing.enqueue(self.id, chosen)
+        return self._service.changing.enqueue(self.id, legal_plan(self.campaign.spec, plan))
 
     def worked_on(self) -> Record | None:
         """Go on with it, followed, until it rests. None where another process drives it, as is told then."""

@@ -69,7 +69,7 @@ class AtService:
         with Client(self._place.server) as client, _spec_mistakes(spec):
             return client.estimate(body, to_run=to_run)
 
-    def why(self, spec: Any, plan: Mapping[str, Any]) -> Explanation:
+    def why(self, spec: Any, plan: str) -> Explanation:
         """spec: a document that was read here already."""
         with Client(self._place.server) as client:
             return client.why(spec, plan)

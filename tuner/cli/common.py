@@ -38,8 +38,9 @@ def named(
 ) -> One:
     """The campaign whose id is or begins so, with `last` the newest. of_id: the one of this id, else it raises
     `missing`. newest: at most `limit` of them, the newest first; None: all. Raises WrongCall."""
-    with suppress(missing):
-        return of_id(asked)
+    if asked != "last":
+        with suppress(missing):
+            return of_id(asked)
     known: dict[str, One] = {one.id: one for one in newest(limit=1 if asked == "last" else None)}
     if not known:
         raise WrongCall("there is no campaign yet; start one with `meshtune run SPEC`")

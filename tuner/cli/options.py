@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -133,3 +134,18 @@ def placed(work: Callable[..., Result]) -> Callable[..., Result]:
 def home_option(home: Path) -> str:
     """What a command that a message names needs to find this home, with a space before it."""
     return "" if home.absolute() == DEFAULT_HOME.absolute() else f" --home {shlex.quote(str(home))}"
+
+
+def limits(
+    trials: int | None, wall_time_s: float | None, device_hours: float | None, time_limit_s: float | None
+) -> dict[str, Any]:
+    """Those of a budget and of a trial that are given, by section and name."""
+    named = {
+        "budget": {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours},
+        "trial": {"time_limit_s": time_limit_s},
+    }
+    given = {
+        name: {key: None if one == inf else one for key, one in own.items() if one is not None}
+        for name, own in named.items()
+    }
+    return {name: own for name, own in given.items() if own}

@@ -12,6 +12,7 @@ from rich.text import Text
 from meshtune.runners.base import JobSpec, RunnerError, RunnerUnavailable
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import load, schedulers
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, space_of
 from meshtune.tuner.campaign.stopping import phase_text
@@ -55,18 +56,21 @@ def print_result(record: Record) -> None:
         raise typer.Exit(PAUSED_CODE)
 
 
-def dry_run_lines(spec: CampaignSpec, quote: Quote, home: Path) -> Iterator[str]:
-    """The quote, and the first trial's files and job script, as paragraphs.
+def first_plan(spec: CampaignSpec, quote: Quote) -> tuple[Plan, str]:
+    """The plan that stands for a campaign before it has run, and which it is: the baseline; without one what the
+    physics ranks first, which another search may not choose."""
+    if spec.baseline is not None:
+        return spec.baseline, "the baseline"
+    return (quote.best[0].plan, "predicted best") if quote.best else (space_of(spec)[0], "first of the legal ones")
 
-    The first trial is the baseline's; without one it is taken to be the plan that the physics ranks first, which
-    another search may not choose.
-    """
+
+def dry_run_lines(spec: CampaignSpec, quote: Quote, home: Path) -> Iterator[str]:
+    """The quote, and the first trial's files and job script, as paragraphs."""
     spec = quote.limits.laid_over(spec)
     yield from (part.plain for part in quote_parts(quote) if isinstance(part, Text))
-    plan = spec.baseline or (quote.best[0].plan if quote.best else space_of(spec)[0])
+    plan, chosen = first_plan(spec, quote)
     name = job_name(CAMPAIGN, 0, 1)
     job = job_of(spec, plan, name, Home(home.absolute()).job(CAMPAIGN, name))
-    chosen = "the baseline" if spec.baseline else "predicted best" if quote.best else "the first legal one"
     yield f"\nfirst trial: {plan.key} ({chosen}), in {job.directory}"
     script = FORMATS.get(spec.runner.kind)
     files = script.render(Export(spec=spec, plan=plan, job=job)) if script else job.files

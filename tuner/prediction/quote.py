@@ -179,9 +179,7 @@ def _priced(
     if spec.trial.time_limit_follow:
         spec = replace(spec, trial=replace(spec.trial, time_limit_s=None))
     require_room(spec, basis)
-    outlook = None
-    if spec.model.known:
-        outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
+    outlook = _outlook(spec, space, basis)
     counts = counts_of(spec, space[0])
     timed = None if outlook is None or outlook.time is None else outlook
     limit_s, limit_words = time_limit(spec, timed, counts, basis)
@@ -194,6 +192,13 @@ def _priced(
         words=(limit_words, hours_words),
     )
     return outlook, cost, limits
+
+
+def _outlook(spec: CampaignSpec, space: Space, basis: Basis) -> Predictions | None:
+    """None without a model."""
+    if not spec.model.known:
+        return None
+    return foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
 
 
 def count_fits(fits: FloatColumn) -> FitCounts:
@@ -339,9 +344,7 @@ class Explanation:
 
 def explain(spec: CampaignSpec, space: Space, plan: Plan, basis: Basis, trial: int | None = None) -> Explanation:
     """The explanation of `plan`, the best one included. trial: its number in the campaign."""
-    outlook = None
-    if spec.model.known:
-        outlook = foresee(training_of(spec), space.columns, basis.calibration, per_device=spec.objective.per_device)
+    outlook = _outlook(spec, space, basis)
     best = None if outlook is None else outlook.of(first := int(outlook.best(1)[0]), space[first])
     own, unpredicted = foresee_plan(spec, plan, basis)
     prediction = None if own is None else own.of(0, plan)

@@ -26,11 +26,11 @@ _CONFIGS = (".json", ".yaml", ".yml")
 _PYTHON = re.compile(r"(?:\S*/)?python[\d.]* ")
 
 
-def launch_line(spec: CampaignSpec, plan: Plan, own: Sequence[str] = ()) -> list[str]:
+def launch_line(spec: CampaignSpec, plan: Plan, own: Sequence[str] | None = None) -> list[str]:
     """The words of a plan's launch. own: those that the user typed, or that a script comes to, which the baseline's are
     then; by default those of the spec's command. Raises as `job_of`, UnreadableText."""
     new = _words(spec, plan)
-    if not own or spec.baseline is None:
+    if own is None or spec.baseline is None:
         return new
     line = list[str]()
     # The launcher has options of its own.
@@ -47,7 +47,7 @@ def changed_settings(spec: CampaignSpec, old: Plan, new: Plan) -> list[str]:
     """What another plan changes in configuration files and variables of the launch, as `FILE: KEY VALUE`."""
     before, after = _real(spec, old), _real(spec, new)
     changed = [f"{name}={value}" for name, value in after.env.items() if before.env.get(name) != value]
-    for name, text in changed_files(spec, old, new).items():
+    for name, text in _changed(before, after).items():
         was, own = (flat(read_mapping(name, each)) for each in (before.files[name], text))
         changed += [f"{name}: {key} {value}" for key, value in own.items() if was.get(key) != value]
     return changed
@@ -55,9 +55,12 @@ def changed_settings(spec: CampaignSpec, old: Plan, new: Plan) -> list[str]:
 
 def changed_files(spec: CampaignSpec, old: Plan, new: Plan) -> dict[str, str]:
     """The texts of the configuration files that differ under another plan, by name."""
-    before, after = _real(spec, old).files, _real(spec, new).files
-    configs = {name: text for name, text in after.items() if name.endswith(_CONFIGS) and name not in _OURS}
-    return {name: text for name, text in configs.items() if before[name] != text}
+    return _changed(_real(spec, old), _real(spec, new))
+
+
+def _changed(before: JobSpec, after: JobSpec) -> dict[str, str]:
+    configs = {name: text for name, text in after.files.items() if name.endswith(_CONFIGS) and name not in _OURS}
+    return {name: text for name, text in configs.items() if before.files[name] != text}
 
 
 def _real(spec: CampaignSpec, plan: Plan) -> JobSpec:

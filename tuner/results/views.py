@@ -23,6 +23,7 @@ from meshtune.tuner.results.recommendation import front_of
 from meshtune.tuner.results.sizes import SizePoint, scaling_curve
 from meshtune.tuner.results.winners import winners_of
 
+_ABSENT = object()
 View = TypeVar("View")
 
 
@@ -129,8 +130,14 @@ def view_of(kind: type[View], /, *sources: object, **others: Any) -> View:
     """The view whose fields are the attributes with the same names, each of the first source that has it, but for
     `others`."""
     names = [each.name for each in fields(cast(Any, kind)) if each.name not in others]
-    having = (next((one for one in sources[:-1] if hasattr(one, name)), sources[-1]) for name in names)
-    return kind(**{name: getattr(one, name) for name, one in zip(names, having, strict=True)}, **others)
+    return kind(**{name: _first(sources, name) for name in names}, **others)
+
+
+def _first(sources: Sequence[object], name: str) -> Any:
+    for one in sources[:-1]:
+        if (value := getattr(one, name, _ABSENT)) is not _ABSENT:
+            return value
+    return getattr(sources[-1], name)
 
 
 def objective_view(spec: CampaignSpec, reached: Estimate) -> ObjectiveView:

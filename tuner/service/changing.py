@@ -14,6 +14,7 @@ from meshtune.search_spaces.space import Space
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, running_again
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.prediction.limits import require_room
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
@@ -22,6 +23,7 @@ from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.calibrations import known_basis, readers_of
 from meshtune.tuner.service.quotas import CampaignQuotas
 from meshtune.tuner.specs.document import changed_document
+from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.store import IllegalMove, Store
 
 
@@ -103,6 +105,14 @@ class Changing:
         if left is not None and left < n:
             reason = f"{left} of the trials within 24 h of the token {campaign.owner} are left"
             raise QuotaExceeded(f"{reason}, and this is {n}")
+
+
+def legal_plan(spec: CampaignSpec, given: object) -> Plan:
+    """The plan of a text or of fields, complete. Raises InvalidValue with the rules that it breaks."""
+    space = space_of(spec)
+    plan = space.complete(**plan_fields(given, space.knobs))
+    require_legal(plan, space)
+    return plan
 
 
 def require_legal(plan: Plan, space: Space) -> None:

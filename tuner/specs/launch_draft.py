@@ -16,7 +16,7 @@ from meshtune.runners.devices.facts import Accelerator, Vendor
 from meshtune.runners.devices.host import read_host
 from meshtune.runners.devices.vendor_tools import read_accelerators
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, Imported, Question
-from meshtune.runners.programs.dialects.config_import import literal
+from meshtune.runners.programs.dialects.config_import import literal, placed
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import cluster_of
@@ -81,8 +81,9 @@ def draft_launch(
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}
-    for path, value in answers.items():
-        document = _put(document, path, value)
+    changed = changed_document(document, placed({}, answers))
+    assert isinstance(changed, dict)
+    document = changed
     kind = document["workload"].get("kind", "")
     if kind in WITHOUT_MODEL and (
         document.get("model") is None or any(path.startswith("model.") for path in missing(document))
@@ -134,15 +135,6 @@ def _count_batch(document: dict[str, Any], imported: Imported) -> None:
         each = plan["micro_batch_size"] * plan["grad_accum_steps"]
         devices = cluster.get("nodes", 1) * cluster["devices_per_node"]
         document["global_batch_size"] = each * devices // prod(plan.get(axis, 1) for axis in ("tp", "pp", "cp"))
-
-
-def _put(document: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """The document with the value at a dotted path."""
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    changed = changed_document(document, value)
-    assert isinstance(changed, dict)
-    return changed
 
 
 def _cluster(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | None, str]:

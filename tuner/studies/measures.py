@@ -172,7 +172,8 @@ class TrialsTo(MeasureQuestion):
 
     def number(self, run: Run, way: str, unit: str, evidence: Evidence) -> float:
         rivals = [one for name in {self.campaign, *self.among} for one in evidence[name] if one.seed == run.seed]
-        speeds = [speed for one in rivals for speed in measured_speeds(one).values()]
+        runs = ((one, trial.measurement) for one in rivals for trial in one.trials)
+        speeds = [speed_of(one, measured) for one, measured in runs if measured is not None]
         if not speeds:
             raise Unanswered("nothing was measured")
         near = (1 - self.within) * max(speeds)

@@ -77,12 +77,6 @@ class Sharding:
     decides: bool = False
 
 
-def is_accelerate(launcher: Sequence[str]) -> bool:
-    """Whether the words that start the processes are `accelerate launch`, in any of its forms."""
-    names = {PurePath(word).name for word in launcher}
-    return bool(names & {"accelerate-launch", "accelerate.commands.launch", "accelerate"})
-
-
 def is_file(name: str, text: str) -> bool:
     """Whether a text is a configuration that `accelerate config` writes."""
     return "distributed_type" in mapping_in(name, text, (".yaml", ".yml", ".json"))

@@ -18,6 +18,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import Files, ProgramOptions, overlaid, read_base, require_words
 from meshtune.runners.programs.dialects.config_import import at, placed
 from meshtune.runners.programs.table import Table, capabilities, facts_of, table_of
+from meshtune.runners.programs.workloads.base import SHAPES
 from meshtune.runners.programs.workloads.config_file import Template, parse_template
 from meshtune.runners.trainer.job import Dtype as Dtype
 from meshtune.runners.untrusted_text import UnreadableText, read_json, read_words
@@ -31,8 +32,6 @@ TABLE = table_of("meshtune.runners.programs.deepspeed")
 CONFIG_FILE = "ds_config.json"
 # ThroughputTimer times from the third step on (its start_step in deepspeed/utils/timer.py).
 UNTIMED_STEPS = 2
-# The shapes of the model that a script may be told.
-SHAPES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 PLACEHOLDERS = (*PLAN_FIELDS, *SHAPES, "global_batch_size", "config", "steps", "seed")
 
 

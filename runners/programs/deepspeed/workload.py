@@ -18,7 +18,6 @@ from meshtune.runners.outcome import Outcome
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.deepspeed.options import (
     CONFIG_FILE,
-    SHAPES,
     TABLE,
     UNTIMED_STEPS,
     DeepSpeedOptions,
@@ -32,6 +31,7 @@ from meshtune.runners.programs.dialects.config_import import flat, placed
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.workloads.base import (
+    SHAPES,
     JobRequest,
     ProgramWorkload,
     context_file,

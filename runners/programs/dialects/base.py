@@ -59,10 +59,9 @@ class Remarks:
     questions: list[Question] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def ask(self, path: str, text: str, guessed: bool = False) -> None:
-        """path: the key of the spec where the answer goes; "" where there is only something to look at. guessed: see
-        Question."""
-        question = Question(path, self._placed(text), guessed)
+    def ask(self, path: str, text: str) -> None:
+        """path: the key of the spec where the answer goes; "" where there is only something to look at."""
+        question = Question(path, self._placed(text))
         if question not in self.questions:
             self.questions.append(question)
 

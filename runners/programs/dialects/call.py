@@ -158,7 +158,7 @@ def starts_a_program(found: Call) -> bool:
     """Whether a call would have started a training; `accelerate config`, `torchrun --help` and a console script that
     stands for no start would not."""
     known = found.tool not in CONSOLES and found.tool in (*LAUNCHERS, *PYTHONS, "")
-    return known and _program(found.words, launcher_of(found)) is not None
+    return known and _program(found.words, launcher_of((found.tool, *found.words))) is not None
 
 
 def trains(found: Call) -> bool:
@@ -167,25 +167,27 @@ def trains(found: Call) -> bool:
     return found.tool not in (*PYTHONS, "") or is_training(list(map(as_written, found.words)), under)
 
 
-def launcher_of(found: Call) -> str:
-    """The tool that starts the processes, by its stand-in's name: of torch.distributed.run, torchrun."""
-    module = next((after for word, after in pairwise(found.words) if word == "-m"), "")
-    if found.tool in PYTHONS and module in LAUNCH_MODULES:
+def launcher_of(words: Sequence[str]) -> str:
+    """The tool that starts the processes, by its stand-in's name: of torch.distributed.run, torchrun. words: from the
+    tool on, as `Launch.launcher` has them."""
+    tool = PurePath(words[0]).name.removesuffix("-launch") if words else ""
+    module = next((after for word, after in pairwise(words[1:]) if word == "-m"), "")
+    if tool in PYTHONS and module in LAUNCH_MODULES:
         return {"torch": "torchrun", "deepspeed": "deepspeed", "accelerate": "accelerate", "composer": "composer"}.get(
-            module.partition(".")[0], found.tool
+            module.partition(".")[0], tool
         )
-    return found.tool
+    return tool
 
 
 def launch_of(found: Call, place: str) -> Launch:
     """Raises CannotRead."""
-    program = _program(found.words, launcher_of(found))
+    program = _program(found.words, launcher_of((found.tool, *found.words)))
     if program is None:
         raise CannotRead(f"{place}: {' '.join(found.command)[:300]} names no Python program")
     at, script = program
     words = found.words[at + 1 :]
     before: Sequence[str] = found.words[:at]
-    remarks, launcher = Remarks(place=place), launcher_of(found)
+    remarks, launcher = Remarks(place=place), launcher_of((found.tool, *found.words))
     _surrounding(found, remarks)
     counts = _counts(launcher, before, found).settled()
     if counts.unknown:

@@ -19,7 +19,7 @@ from typing import Any
 from meshtune.runners.programs.config_program import ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, Question
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
-from meshtune.runners.programs.dialects.call import with_prefix
+from meshtune.runners.programs.dialects.call import launcher_of, with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.plain import reader as plain
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
@@ -61,7 +61,7 @@ _NEXT = f"{_LOG}; or write a spec with `kind: command` (docs/how-to/workloads.md
 
 def read_start(launch: Launch, dialect: str = "") -> Imported:
     """What a start of a program says. dialect: of the table, "" by what recognises it. Raises CannotRead."""
-    for module in _modules(dialect, "read_launch", plain.launcher_of(launch)):
+    for module in _modules(dialect, "read_launch", launcher_of(launch.launcher)):
         if dialect or module.is_program(launch):
             launch = plain.through_launcher(launch) if module is plain else launch
             found = with_prefix(_read(module.read_launch, launch), launch)

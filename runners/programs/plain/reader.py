@@ -12,10 +12,9 @@ from typing import Any
 
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.capture.stand_in import AROUND, PYTHONS, TABLE
-from meshtune.runners.programs.dialects import call
 from meshtune.runners.programs.dialects.base import Imported, Launch
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.call import Call
+from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import command_options, flat, literal, program_words
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.named_models import cached_config, preset_shapes
@@ -77,7 +76,7 @@ def is_program(launch: Launch) -> bool:
 
 def through_launcher(launch: Launch) -> Launch:
     """The start, without what is said of the options of a launcher that trials keep."""
-    said = f"{launch.place}: {launcher_of(launch)} has "
+    said = f"{launch.place}: {launcher_of(launch.launcher)} has "
     if not _keeps_launcher(launch):
         return launch
     notes = tuple(note for note in launch.notes if not note.startswith(said))
@@ -89,13 +88,13 @@ def read_launch(launch: Launch) -> Imported:
     script, reading = script_of(launch), Reading({})
     said, fields = _flags(launch.words, script), reading.fields
     fields |= {name: count for name in ("nodes", "devices_per_node") if (count := getattr(launch, name))}
-    if spawns := launcher_of(launch) in PYTHONS and re.search(_SIGNS["spawns"], script.text) is not None:
+    if spawns := launcher_of(launch.launcher) in PYTHONS and re.search(_SIGNS["spawns"], script.text) is not None:
         fields.pop("devices_per_node", None)
         reading.note(f"{launch.script} starts its processes itself, as many as it sees devices")
     claims = _claims(said, script, reading)
     words = {name: _words(name, claims[name]) for name in claims.keys() & _WORDS.keys()}
     shares = _read_values(claims, words, launch, script, reading)
-    told = {name: each for name, each in claims.items() if name in fields and not _is_open(reading, name)}
+    told = {name: each for name, each in claims.items() if name in fields and path_of(name) not in reading.open}
     if len(told.keys() & {*_BATCH}) < 2:
         told = {name: each for name, each in told.items() if name not in _BATCH}
         if told:
@@ -133,19 +132,9 @@ def read_launch(launch: Launch) -> Imported:
     return reading.imported(workload, space=space)
 
 
-def _is_open(reading: Reading, name: str) -> bool:
-    return any(question.path == path_of(name) and not question.guessed for question in reading.questions)
-
-
-def launcher_of(launch: Launch) -> str:
-    """The tool that starts the processes, by the name of the table of launchers."""
-    tool, *words = launch.launcher or ("",)
-    return call.launcher_of(Call(tool=PurePath(tool).name.removesuffix("-launch"), words=tuple(words)))
-
-
 def _keeps_launcher(launch: Launch) -> bool:
     """Whether trials start through the user's own launcher: one that starts the ranks of a node, on one node."""
-    tool, known = launcher_of(launch), is_known(" ".join(launch.launcher))
+    tool, known = launcher_of(launch.launcher), is_known(" ".join(launch.launcher))
     # Accelerate's own file may say how many processes there are.
     one = launch.nodes == 1 or (tool == "accelerate" and launch.nodes is None)
     return known and one and tool in TABLE["counts"] and tool not in AROUND
@@ -153,7 +142,7 @@ def _keeps_launcher(launch: Launch) -> bool:
 
 def _head(launch: Launch) -> list[str]:
     """The words before the script's own, as templates, in which the launcher's counts have their places."""
-    tool, given = launcher_of(launch), launch.launcher
+    tool, given = launcher_of(launch.launcher), launch.launcher
     if not _keeps_launcher(launch) and tool not in PYTHONS:
         return program_words(launch)
     kinds, found = TABLE["counts"].get(tool, {}), list(map(literal, given))
@@ -248,9 +237,8 @@ def _read_values(
             reading.ask(path_of(name), f"{said.text}: {told}")
         else:
             fields[name], shares[name] = value // dp, dp
-    if not claims.keys() & {*_BATCH[:2]} and not any(_is_open(reading, name) for name in _BATCH):
-        fields["micro_batch_size"] = 1
-        reading.ask(path_of("micro_batch_size"), _NOTES["uncounted"], True)
+    if not claims.keys() & {*_BATCH[:2]} and not reading.open & set(map(path_of, _BATCH)):
+        reading.guess("micro_batch_size", 1, _NOTES["uncounted"])
     solve(reading, {"grad_accum_steps": 1})
     for axis in degrees.keys() - claims.keys():
         del fields[axis]
@@ -260,7 +248,7 @@ def _read_values(
         if name in fields and said.fits(_NAMES["certain"]):
             reading.note(text)
         elif name in fields:
-            reading.ask(path_of(name), text, True)
+            reading.guess(name, fields[name], text)
     return shares
 
 

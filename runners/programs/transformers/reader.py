@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from meshtune.runners.programs.accelerate.special import YAML_FILE, is_accelerate, quoted, read_launcher, words_of
+from meshtune.runners.programs.accelerate.special import YAML_FILE, quoted, read_launcher, words_of
 from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import (
@@ -21,6 +21,7 @@ from meshtune.runners.programs.dialects.base import (
     value_of,
 )
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import literal, of_plan, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.transformers.special import DS_FILE
@@ -40,7 +41,7 @@ def read_launch(launch: Launch) -> Imported:
         told = f"{launch.place}: {as_written(launch.script)} takes its arguments from {as_written(reading.loose[0])}"
         next_step = "a spec with `kind: command` and that file under `configs` (docs/how-to/huggingface.md)"
         raise CannotRead(f"{told}, which is not read. Next: {next_step}")
-    configs = _read_launcher(reading) if is_accelerate(launch.launcher) and not _left(reading) else {}
+    configs = _read_launcher(reading) if launcher_of(launch.launcher) == "accelerate" and not _left(reading) else {}
     reading.table.read(reading)
     reading.table.remark(reading)
     _batch(reading)

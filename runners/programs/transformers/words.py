@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from meshtune.runners.programs.accelerate.special import Sharding, is_accelerate, words_of
+from meshtune.runners.programs.accelerate.special import Sharding, words_of
 from meshtune.runners.programs.capture.stand_in import named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, Arguments, CannotRead, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
+from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import OF_SCRIPT, mapping_in, read_mapping, text_of_any
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.plain.script import script_of
@@ -115,7 +116,8 @@ def variant_of(launch: Launch, names: set[str]) -> str:
 def is_program(launch: Launch) -> bool:
     """Whether a start is of a script of the Trainer, or in its manner, or Accelerate's words or file may shard it."""
     own = arguments_of(launch.words)[0]
-    shards = is_accelerate(launch.launcher) and words_of(launch.launcher).keys() & TABLE.words("trial.shards")
+    by_accelerate = launcher_of(launch.launcher) == "accelerate"
+    shards = by_accelerate and words_of(launch.launcher).keys() & TABLE.words("trial.shards")
     variant = variant_of(launch, {*own, *_in_file(own, launch.files)})
     # What only looks like one is a plain command where its source is here and names nothing of the Trainer.
     text = script_of(launch).text if variant == "own" else ""
@@ -157,7 +159,7 @@ def reading_of(launch: Launch) -> TrainerReading:
     given: dict[str, Any] = {**program.get("absent", {}), **first, **_in_file(own, launch.files), **own}
     variant = variant_of(launch, set(given)) or "own"
     launcher: dict[str, tuple[str, ...]] = {}
-    if variant == "trl" and is_accelerate(launch.launcher):
+    if variant == "trl" and launcher_of(launch.launcher) == "accelerate":
         names = TABLE.words("trl.launcher") | {"accelerate_config"}
         launcher = {name: given[f"--{name}"] for name in sorted(names) if f"--{name}" in given}
         own, given = ({key: each[key] for key in each if key[2:] not in launcher} for each in (own, given))

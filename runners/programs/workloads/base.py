@@ -36,6 +36,8 @@ from meshtune.search_spaces.plan import Plan
 # The file beside a job's log by which it is read: the size of a step, and which time the program logs.
 CONTEXT_FILE = "brief.json"
 _CONTEXT_VERSION = 1
+# The model's sizes that a job may be told by name.
+SHAPES = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 # What a search may learn from each cause, beside those that a job itself tells.
 VERDICTS: Mapping[Cause, Verdict] = {
     **{Cause(cause): Verdict(verdict) for cause, verdict in TOLD_VERDICTS.items()},

@@ -26,8 +26,10 @@ from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, L
 from meshtune.runners.programs.launch_words import Changes, laid_over, shell_words
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
+from meshtune.runners.programs.table import lines
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
+    SHAPES,
     JobRequest,
     Workload,
     context_file,
@@ -65,12 +67,11 @@ from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
-_MODEL = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
 _PLACES = ("name", "directory", "python")
 # A letter or digit first: names with a dot before them, and those of logs and notes of ranks, are meshtune's.
 _FILE_NAME = re.compile(r"(?!rank-)[A-Za-z0-9][A-Za-z0-9._-]*")
-PLACEHOLDERS = (*PLAN_FIELDS, *_MODEL, *_TRIAL, *_PLACES)
+PLACEHOLDERS = (*PLAN_FIELDS, *SHAPES, *_TRIAL, *_PLACES)
 # A shell's text whose last word is one of these, or ends in a sign, ends with no program's arguments.
 _CLOSING = ("}", "fi", "done", "esac")
 _SIGNS = (";", "&", "|")
@@ -148,7 +149,7 @@ class CommandWorkload(Workload):
         )
         self._trial = _trial_texts(self._options)
         self._require_told()
-        self.told_shapes = self._told.intersection(_MODEL)
+        self.told_shapes = self._told.intersection(SHAPES)
         self._fixed = fixed_plan(self._options.fixed, self._told)
         with problems_as(InvalidValue, "log"):
             timed = not self._options.watch
@@ -254,7 +255,7 @@ class CommandWorkload(Workload):
         values: dict[str, Any] = {
             **placeholders(request),
             **request.plan.axes_as_dict(),
-            **{field: getattr(request.model, field) for field in _MODEL},
+            **{field: getattr(request.model, field) for field in SHAPES},
             **{field: getattr(request.plan, field) for field in ("world_size", "global_batch_size")},
             **{field: getattr(request.cluster, field) for field in ("nodes", "devices_per_node")},
             **{field: getattr(options, field) for field in ("steps", "warmup_steps")},
@@ -415,10 +416,9 @@ def _trial_texts(options: CommandOptions) -> dict[str, str]:
 
 def _trial_changes(options: CommandOptions, text: Callable[[str], str]) -> Changes:
     """What trials change in the command. text: of a path in the options."""
-    return {
-        name: None if value in (None, False) else () if value is True else (text(f"trial_arguments.{name}"),)
-        for name, value in options.trial_arguments.items()
-    }
+    own = options.trial_arguments
+    said = {name: tuple(text(f"trial_arguments.{name}") for _ in words) for name, words in lines(own)}
+    return {**dict.fromkeys(own), **said}
 
 
 def _last_line(text: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from meshtune.runners.measuring import COUNTED_STEPS, WINDOW, is_settled, is_surely_slower, window_of
+from meshtune.runners.measuring import COUNTED_STEPS, is_settled, is_surely_slower, window_of
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.trainer.compiling import compiles, uncompiled
 from meshtune.runners.trainer.failure import Progress
@@ -294,11 +294,10 @@ def time_steps(job: TrainerJob, steps: Steps, device: torch.device) -> Timings:
 
 def split(times: Sequence[float], measuring: Measuring) -> Timings:
     """Warm-up and timed steps; all count as warm-up while it is not known."""
-    window, seconds = min(WINDOW, measuring.max_steps), min(measuring.min_seconds, measuring.max_seconds)
     length = measuring.warmup(times)
     length = len(times) if length is None else length
     timed = list(times[length:])
-    settled = is_settled(window_of(timed, window, seconds) or timed, measuring.precision)
+    settled = is_settled(window_of(timed, *measuring.window) or timed, measuring.precision)
     return Timings(list(times[:length]), timed, settled=settled)
 
 

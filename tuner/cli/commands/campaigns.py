@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ from meshtune.tuner.cli.options import (
     TimeLimitOption,
     TrialsOption,
     WallTimeOption,
+    limits,
     placed,
 )
 
@@ -62,13 +62,10 @@ def run(
     if dry_run:
         print_page(dry_run_lines(campaign_spec, quote, place.home))
         return
-    from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
+    from meshtune.tuner.cli.at_home import run_here
 
     print_page(quote.memory_needs)
-    with open_service(place, create=True) as service:
-        chosen = quote.limits.laid_over(campaign_spec)
-        created = service.add(chosen, space.totals, drives=True, text=text_of(spec, document))
-        print_result(CampaignAtHome(service, created).followed())
+    print_result(run_here(place, campaign_spec, space, quote, text_of(spec, document)))
 
 
 def _run_at_service(spec: Path, place: Place, *, dry_run: bool, cluster: Path | None, project: str) -> None:
@@ -157,21 +154,6 @@ def edit(
     console.print(f"{chosen.id} is changed: {', '.join(changes)}{numbers}", soft_wrap=True)
     if was_over and chosen.state.active:
         console.print(f"it goes on: `meshtune resume {chosen.id}{place.option}` works on it", soft_wrap=True)
-
-
-def limits(
-    trials: int | None, wall_time_s: float | None, device_hours: float | None, time_limit_s: float | None
-) -> dict[str, Any]:
-    """Those of a budget and of a trial that are given, by section and name."""
-    named = {
-        "budget": {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours},
-        "trial": {"time_limit_s": time_limit_s},
-    }
-    given = {
-        name: {key: None if one == inf else one for key, one in own.items() if one is not None}
-        for name, own in named.items()
-    }
-    return {name: own for name, own in given.items() if own}
 
 
 def require_going_on(campaign: CampaignAtHome | CampaignAtService, verb: str) -> None:

@@ -203,6 +203,7 @@ def estimate(
     """
     from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
     from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
+    from meshtune.tuner.cli.telling import first_plan
     from meshtune.tuner.prediction.predict import check_same, learn
     from meshtune.tuner.prediction.quote import explain
     from meshtune.tuner.specs.knobs import plan_fields
@@ -217,23 +218,23 @@ def estimate(
     if calibrate:
         place.require_home("estimate --calibrate")
     document, campaign_spec, space = read_spec_file(spec, None, cluster, model)
-    fields = plan_fields(plan, space.knobs) if plan else {}
-    chosen = space.complete(**fields) if plan else None
+    chosen = space.complete(**plan_fields(plan, space.knobs)) if plan else None
     if exact and calibrate:
         raise WrongCall("--calibrate goes with predictions, and --exact predicts nothing")
     if rank and not exact:
         raise WrongCall("--rank goes with --exact")
     if exact:
         if (chosen := chosen or campaign_spec.baseline) is None:
-            chosen = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place)).best[0].plan
-            errors.print("the spec names no baseline: of the plan predicted best", soft_wrap=True)
+            quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
+            chosen, which = first_plan(campaign_spec, quote)
+            errors.print(f"the spec names no baseline: of the plan {which}", soft_wrap=True)
         memory = _estimated_exactly(campaign_spec, chosen, rank or [])
         print_found(memory, exact_memory_parts(memory), as_json)
         return
     if place.server:
         from meshtune.tuner.cli.at_service import AtService
 
-        _print_explanation(AtService(place).why(document, fields), as_json)
+        _print_explanation(AtService(place).why(document, plan), as_json)
         return
     basis = stored_basis(campaign_spec, place)
     if calibrate:

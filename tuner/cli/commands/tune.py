@@ -19,6 +19,7 @@ from meshtune.tuner.cli.options import (
     TimeLimitOption,
     TrialsOption,
     WallTimeOption,
+    limits,
     placed,
 )
 
@@ -69,13 +70,13 @@ def tune(
     it stands, and with other values of its flags, at the same global batch; files that it would leave go to the home's
     folder. The end is the launch line with the changed words marked.
     """
+    from meshtune.runners.documents import merged
     from meshtune.runners.programs.capture.stand_in import NAMES
     from meshtune.runners.programs.dialects.base import CannotRead
     from meshtune.runners.programs.dialects.sources import read_command
     from meshtune.runners.untrusted_text import UnreadableText
     from meshtune.search_spaces.checks import raising
     from meshtune.tuner.campaign.campaign import Home
-    from meshtune.tuner.cli.commands.campaigns import limits
     from meshtune.tuner.cli.spec_file import cluster_in, mistaken, stored_basis
     from meshtune.tuner.cli.telling import dry_run_lines, print_missing
     from meshtune.tuner.specs.document import InvalidSpec, parse_options
@@ -104,9 +105,7 @@ def tune(
         question = draft.open[0]
         given = typer.prompt(f"{question.path}: {question.text}\n{question.path}")
         answers |= parse_options([f"{question.path}={given}"], "the answer")
-    document = {**draft.document}
-    for section, own in limits(trials, wall_time_s, device_hours, time_limit_s).items():
-        document[section] = {**document.get(section, {}), **own}
+    document = merged(draft.document, limits(trials, wall_time_s, device_hours, time_limit_s))
     text = render_spec(document, shlex.join(launch), list(draft.notes))
     if spec is not None:
         spec.write_text(text, encoding="utf-8")
@@ -136,12 +135,10 @@ def tune(
         return
     if not (asks or yes):
         raise WrongCall("there is no terminal to ask on: --yes goes on so, --dry-run shows more, --spec FILE writes it")
-    from meshtune.tuner.cli.at_home import CampaignAtHome, open_service
+    from meshtune.tuner.cli.at_home import run_here
     from meshtune.tuner.cli.telling import print_result
 
-    with open_service(place, create=True) as service:
-        created = service.add(quote.limits.laid_over(campaign_spec), space.totals, drives=True, text=text)
-        record = CampaignAtHome(service, created).followed()
+    record = run_here(place, campaign_spec, space, quote, text)
     print_result(record)
     print_page(_outcome(launch, record, apply))
 
@@ -184,8 +181,8 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
     `apply` where a plan is recommended that is not the present one. Raises CannotApply, OSError."""
     from rich.text import Text
 
-    from meshtune.runners.programs.dialects.bash.launch import find_launches
-    from meshtune.runners.programs.launch_words import applied, changed_options, changed_words, launched_script
+    from meshtune.runners.programs.dialects.bash.launch import find_launches, script_words
+    from meshtune.runners.programs.launch_words import applied, changed_options, changed_words
     from meshtune.tuner.results.launch import changed_files, changed_settings, launch_line
     from meshtune.tuner.results.recommendation import recommend
 
@@ -194,11 +191,12 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
     if choice is None or present is None or not recommended.better or choice.gain is None:
         yield "The launch line stays as it is."
         return
-    plan, script = choice.trial.plan, launched_script(launch)
+    plan = choice.trial.plan
+    script = next((path for _, word in script_words(launch) if (path := Path(word)).is_file()), None)
     text = script.read_text(encoding="utf-8") if script else ""
     starts = find_launches(text, path=script) if script else []
     own, before = (starts[0].words, [*starts[0].launcher, *starts[0].script.split()]) if starts else (launch, [])
-    old, new = launch_line(spec, present, own), launch_line(spec, plan, own)
+    old, new = list(own), launch_line(spec, plan, own)
     marked = Text(" " * 4)
     for word, changed in [*((word, False) for word in before), *changed_words(old, new)]:
         marked.append(shlex.quote(word), "bold green" if changed else "").append(" ")

@@ -162,7 +162,7 @@ def recommendation_lines(best: BestKnown) -> Iterator[str]:
         yield f"from {source.campaign}, trial {source.trial}: {source.plan_key}, {speed_text}{twice}; {notes}"
 
 
-def revalidation_lines(revalidation: Revalidation, rate: str = "tokens/s/device") -> Iterator[str | Text]:
+def revalidation_lines(revalidation: Revalidation, rate: str) -> Iterator[str | Text]:
     """What was recorded and what is measured now, changes of software, and the judgement."""
     for name, one in (("optimum", revalidation.optimum), ("runner-up", revalidation.rival)):
         if one is not None:

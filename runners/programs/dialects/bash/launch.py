@@ -79,6 +79,20 @@ def find_launch(
     """The program that a script starts. path: where it lies; the files that its words name are read beside it and in
     the present folder; None for a text alone. given: variables that it finds. number: which of several different
     starts, from 1. Raises CannotRead."""
+    return _launch_of(_starts(text, path, given), path, number)
+
+
+def find_launches(text: str, *, path: Path | None = None, given: Mapping[str, str] | None = None) -> list[Launch]:
+    """Every start of a script, as `find_launch` has it. Raises CannotRead where there is none."""
+    trainings = _starts(text, path, given)
+    found = [_launch_of(trainings, path, 1)]
+    with suppress(CannotRead):
+        while len(found) < _MAX_STARTS:
+            found.append(_launch_of(trainings, path, len(found) + 1))
+    return found
+
+
+def _starts(text: str, path: Path | None, given: Mapping[str, str] | None) -> list[_Start]:
     present = {"PWD": os.getcwd(), "0": str(path.absolute()), "SLURM_SUBMIT_DIR": os.getcwd()} if path else {}
     if path:
         present |= {name: os.environ[name] for name in ("HOME", "USER") if name in os.environ}
@@ -90,6 +104,10 @@ def find_launch(
     trainings = _trainings(found, script)
     if not trainings:
         raise CannotRead(_nothing(script, search))
+    return trainings
+
+
+def _launch_of(trainings: Sequence[_Start], path: Path | None, number: int) -> Launch:
     starts = [start for start in trainings if not start.doubt] or trainings
     looped = not number and len({start.place for start in starts}) == 1
     chosen, _ = choose([start.call for start in starts], number or int(looped))
@@ -143,13 +161,16 @@ def find_launch(
     )
 
 
-def find_launches(text: str, *, path: Path | None = None, given: Mapping[str, str] | None = None) -> list[Launch]:
-    """Every start of a script, as `find_launch` has it. Raises CannotRead where there is none."""
-    found = [find_launch(text, path=path, given=given, number=1)]
-    with suppress(CannotRead):
-        while len(found) < _MAX_STARTS:
-            found.append(find_launch(text, path=path, given=given, number=len(found) + 1))
-    return found
+def script_words(words: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The words, each with its place, that may name a script which the command starts: `sbatch job`, `bash -x job`."""
+    tools = [PurePath(word).name for word in words]
+    if not (starts_scripts(tools[0]) or tools[0].endswith(_SCRIPTS)):
+        return
+    before = ""
+    for at, (word, tool) in enumerate(zip(words, tools, strict=True)):
+        if word.endswith(_SCRIPTS) or before in _SHELLS or (at and tools[0] in _SUBMITTING):
+            yield at, word
+        before = before if before in _SHELLS and word.startswith("-") else tool
 
 
 def choose(calls: Sequence[Call], number: int) -> tuple[Call, str]:
@@ -265,11 +286,8 @@ class _Search:
                 yield at, "", as_written(word).removeprefix("--wrap=")
         if command.body and any(tool in (*_SUBMITTING, *_SHELLS) for tool in tools):
             yield len(tools), "", as_written(command.body)
-        if self.path is None or not (starts_scripts(tools[0]) or tools[0].endswith(_SCRIPTS)):
-            return
-        for at, word in enumerate(command.words):
-            named = word.endswith(_SCRIPTS) or (at and (tools[at - 1] in _SHELLS or tools[0] in _SUBMITTING))
-            if named and is_known(word) and (text := self._text(script, command, word)):
+        for at, word in script_words(command.words) if self.path else ():
+            if is_known(word) and (text := self._text(script, command, word)):
                 yield at, word, text
                 return
 
