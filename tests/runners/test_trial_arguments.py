@@ -43,6 +43,7 @@ TOLD = ["python", "train.py", "--mbs", "2"]
         ({"--resume": False}, "--out=/data/run --eval a b x.y=1"),
         ({"--eval": True}, "--out=/data/run --resume --eval x.y=1"),
         ({"--eval": 3}, "--out=/data/run --resume --eval 3 x.y=1"),
+        ({"--eval": 0}, "--out=/data/run --resume --eval 0 x.y=1"),
         ({"x.y": "{steps}"}, "--out=/data/run --resume --eval a b x.y=15"),
         ({"--max-steps": "{steps}", "z": 1}, "--out=/data/run --resume --eval a b x.y=1 --max-steps 15 z=1"),
         ({"--seed": "-1", "--quiet": True}, "--out=/data/run --resume --eval a b x.y=1 --seed -1 --quiet"),

@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import samples
@@ -52,19 +54,6 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def starts(command: str, folder: Path) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "MESHTUNE_HOME": str(folder / "home"),
-        "COLUMNS": "100",
-    }
-    words = [sys.executable, "-m", "meshtune.tuner.cli", "tune", "--yes", *shlex.split(command)]
-    return subprocess.Popen(
-        words, cwd=folder / "user", env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def belongs(process: Path) -> bytes:
     """The words of a process and its folder."""
     return (process / "cmdline").read_bytes() + os.fsencode(os.readlink(process / "cwd")) + b"/"
@@ -76,52 +65,68 @@ def split(pids: list[int]) -> tuple[list[int], list[int]]:
     return servers, [pid for pid in pids if pid not in servers]
 
 
-def tuned(name: str, folder: Path, *options: str, most_s: float = 900.0) -> tuple[Result, float]:
-    """What the command prints, and how long it takes; the user's files are as they were, and no process is left."""
+def tuned(
+    name: str,
+    folder: Path,
+    *options: str,
+    line: str = "",
+    files: Mapping[str, str] = MappingProxyType({}),
+    most_s: float = 900.0,
+) -> tuple[Result, float]:
+    """What the command prints, and how long it takes; the user's files are as they were, and no process is left. line:
+    in place of the launch's own. files: beside those of the launch."""
     user = folder / "user"
     shutil.copytree(LAUNCHES / name, user, ignore=shutil.ignore_patterns("__pycache__"))
     if name == "megatron":  # its checkout
         shutil.copy(STAND_IN, user / "pretrain_gpt.py")
+    for file, text in files.items():
+        (user / file).write_text(text)
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "MESHTUNE_HOME": str(folder / "home"),
+        "COLUMNS": "100",
+    }
+    command = [sys.executable, "-m", "meshtune.tuner.cli", "tune", "--yes", *options, "--"]
     before, begun = contents(user), time.monotonic()
-    process = starts(shlex.join([*options, "--", *shlex.split(LINES[name])]), folder)
-    try:
-        out, err = process.communicate(timeout=most_s)
-    finally:
-        process.kill()
+    done = subprocess.run(
+        [*command, *shlex.split(line or LINES[name])], cwd=user, env=environment, capture_output=True, text=True,
+        timeout=most_s, check=False,
+    )  # fmt: skip
     took_s = time.monotonic() - begun
-    assert contents(user) == before, out + err
+    assert contents(user) == before, done.stdout + done.stderr
     servers, left = split(processes_where(lambda pid: b"%s/" % os.fsencode(folder) in belongs(pid)))
     for pid in servers:
         os.kill(pid, signal.SIGTERM)  # which it does by itself half a minute after the last job
     assert not left, [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
-    return Result(process.returncode, out, err), took_s
+    return Result(done.returncode, done.stdout, done.stderr), took_s
 
 
-def check_understood(name: str, told: str) -> None:
+def check_understood(name: str, told: str, line: str = "") -> None:
     """The table has the setting of the line and its global batch, and the line itself."""
     plan, batch = UNDERSTOOD[name]
     one_line = " ".join(re.sub(r"[│|]", " ", told).split())
     assert plan in one_line, told
     assert re.search(rf"global batch {batch}\b", one_line), told
-    assert LINES[name].split()[-1] in one_line, told
+    assert (line or LINES[name]).split()[-1] in one_line, told
 
 
-def check_end(name: str, told: str) -> list[str]:
+def check_end(name: str, told: str) -> str:
     """Trials were measured, the baseline first; the end is the line with changed words, or the sentence that it stays.
 
-    The words of the new line that are not in the old one."""
+    The new line; empty where it stays."""
     trials = re.findall(r"(?m)^trial (\d+): .*: ok, step ", told)
     assert "0" in trials, told
     assert len(trials) > 1, told
     assert "\nRecommended: " in told, told
     if "The launch line stays as it is." in told:
-        return []
+        return ""
     (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", told)
     old, new = shlex.split(LINES[name]), shlex.split(line)
     # DeepSpeed's words are in its file.
     assert new != old or re.search(r"(?m)^    with ds_config.json: ", told)
     assert Path(new[0]).name == old[0]
-    return [word for word in new if word not in old]
+    return line
 
 
 def value(words: list[str], flag: str) -> int:
@@ -139,8 +144,8 @@ def test_a_torchrun_script_is_tuned_as_the_readme_shows(tmp_path):
     told = finished.out + finished.err
     assert finished.code == 0, told
     check_understood("ddp", finished.out)
-    check_end("ddp", finished.out)
-    (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", finished.out)
+    line = check_end("ddp", finished.out)
+    assert line, told
     batch, passes = (value(shlex.split(line), flag) for flag in ("--batch-size", "--grad-accum"))
     assert batch * passes * 2 == 32
     assert batch > 2
@@ -199,7 +204,7 @@ def test_a_batch_script_of_megatron_is_understood_and_shown(tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_a_batch_script_is_tuned_on_slurm(slurm, tmp_path, monkeypatch, nodes):
+def test_a_batch_script_is_tuned_on_slurm(slurm, tmp_path, nodes):
     """Trials are jobs of the script's own head; of several nodes each one ends when rank 0 has measured."""
     line = "torchrun --nproc_per_node 2 train.py"
     if nodes > 1:
@@ -213,17 +218,13 @@ export PATH={Path(sys.executable).parent}:$PATH OMP_NUM_THREADS=1
 export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 {line} --batch-size 2 --grad-accum 8 --epochs 3 --save-dir checkpoints
 """
-    launches = tmp_path / "launches"
-    shutil.copytree(LAUNCHES / "ddp", launches / "ddp")
-    (launches / "ddp" / "train.slurm").write_text(script)
-    monkeypatch.setitem(LINES, "ddp", "sbatch train.slurm")
-    monkeypatch.setattr(sys.modules[__name__], "LAUNCHES", launches)
     cluster = f"cluster={{preset: local-cpu, nodes: {nodes}, devices_per_node: {2 // nodes}}}"
     faster = tmp_path / "faster.slurm"
-    finished, _ = tuned("ddp", tmp_path, "--answer", cluster, "--trials", "4", "--apply", str(faster))
+    launch, options = "sbatch train.slurm", ["--answer", cluster, "--trials", "4", "--apply", str(faster)]
+    finished, _ = tuned("ddp", tmp_path, *options, line=launch, files={"train.slurm": script})
     told = finished.out + finished.err
     assert finished.code == 0, told
-    check_understood("ddp", finished.out)
+    check_understood("ddp", finished.out, launch)
     assert "runner slurm" in " ".join(finished.out.split()), told
     assert re.search(r"(?m)^trial 1: .*: ok, step ", finished.out), told
     copy = faster.read_text()
@@ -242,18 +243,13 @@ def test_a_spec_is_written_in_place_of_a_campaign(tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_launcher_gets_a_changed_copy(tmp_path, monkeypatch):
+def test_a_launcher_gets_a_changed_copy(tmp_path):
     """`bash launch.sh` with --apply: the copy has other words in the same script, which stays as it was."""
-    monkeypatch.setitem(LINES, "ddp", "bash launch.sh")
-    launches = tmp_path / "launches"
-    shutil.copytree(LAUNCHES / "ddp", launches / "ddp")
     script = (
         "#!/bin/bash\nBATCH=2\ntorchrun --nproc_per_node 2 train.py --batch-size $BATCH --grad-accum 8 --epochs 3\n"
     )
-    (launches / "ddp" / "launch.sh").write_text(script)
-    monkeypatch.setattr(sys.modules[__name__], "LAUNCHES", launches)
     faster = tmp_path / "faster.sh"
-    finished, _ = tuned("ddp", tmp_path, "--apply", str(faster))
+    finished, _ = tuned("ddp", tmp_path, "--apply", str(faster), line="bash launch.sh", files={"launch.sh": script})
     assert finished.code == 0, finished.out + finished.err
     copy = faster.read_text()
     assert copy.startswith("#!/bin/bash\n")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 from command_lab import run_meshtune
+from simulated_lab import failing
 
 from meshtune.search_spaces.checks import InvalidValue
+from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.spec import space_of
+from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.studies.drawings import DRAWINGS
-from meshtune.tuner.studies.measures import MEASURES
+from meshtune.tuner.studies.evidence import Run
+from meshtune.tuner.studies.measures import MEASURED, MEASURES, TrialsTo
 from meshtune.tuner.studies.read import load_study
 from meshtune.tuner.studies.study import Certainty, DrawingKind, shipped
 
@@ -344,3 +350,20 @@ def test_a_study_of_a_simulated_spec_runs_on_real_devices_and_its_measurements_a
     assert [report["simulated"] for report in reports] == [True, False]
     assert [report["findings"][0]["compared"] for report in reports] == ["predicted", "measured"]
     assert 0 < reports[1]["findings"][0]["measured"]["value"] < 60
+
+
+def test_the_best_of_a_run_counts_every_trial_of_a_plan():
+    """The plan of the fastest trial ran once more, slower, after another came near that: which counts."""
+    campaign, trials = failing()
+    like = next(trial for trial in trials if trial.measurement)
+
+    def measured(number: int, step_s: float, plan: Plan) -> Trial:
+        measurement = replace(like.measurement, step_times_s=(step_s,) * 5)
+        attempt = replace(like.last, outcome=replace(like.last.outcome, measurement=measurement))
+        return replace(like, number=number, plan=plan, attempts=(attempt,))
+
+    other = replace(like.plan, micro_batch_size=like.plan.micro_batch_size * 2)
+    took = [(1.3, other), (1.0, like.plan), (1.25, like.plan)]
+    made = tuple(measured(number, *each) for number, each in enumerate(took))
+    run = Run(seed=None, campaign=campaign, space=space_of(campaign.spec), trials=made)
+    assert TrialsTo(campaign="a").number(run, MEASURED, "trials", {"a": [run]}) == 2

@@ -72,7 +72,7 @@ class ComparedCampaign:
     knob sizes the jobs. fastest_once, fastest_confirmed, recommended: as of BestView; null where there is none.
     efficiency: speed per device of the recommended plan over that of the campaign `efficiency_against`, the smallest
     of its kind; null where no other campaign is of its kind. projected: null where nothing can be predicted, for a
-    reason among the notes."""
+    reason among the notes. speed_unit: of tokens_per_s; samples/s without a model."""
 
     id: str
     name: str
@@ -81,6 +81,7 @@ class ComparedCampaign:
     nodes: int
     devices: int
     model: str
+    speed_unit: str
     cluster: str
     fastest_once: ComparedSetting | None
     fastest_confirmed: ComparedSetting | None
@@ -172,6 +173,7 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
                 cluster,
                 name=campaign.spec.name,
                 model=campaign.spec.model.name,
+                speed_unit=campaign.spec.model.worded("tokens/s"),
                 cluster=cluster.name,
                 efficiency=efficiency,
                 efficiency_against=None if efficiency is None else base.id,

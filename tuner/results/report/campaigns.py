@@ -259,7 +259,8 @@ def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
 
 
 def _comparison_section(comparison: Comparison) -> Section:
-    columns = ("campaign", "nodes", "devices", "model", "plan", "tokens/s/device", "efficiency", "projected")
+    speed_words = " or ".join(dict.fromkeys(f"{one.speed_unit}/device" for one in comparison.campaigns))
+    columns = ("campaign", "nodes", "devices", "model", "plan", speed_words, "efficiency", "projected")
     rows = []
     for one in comparison.campaigns:
         best, projected = one.recommended, None if one.projected is None else one.projected.efficiency

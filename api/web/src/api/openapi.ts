@@ -886,6 +886,7 @@ export interface components {
             projected: components["schemas"]["Projected"] | null;
             recommended: components["schemas"]["ComparedSetting"] | null;
             simulated: boolean;
+            speed_unit: string;
             state: components["schemas"]["CampaignState"];
         };
         ComparedSetting: {

@@ -152,7 +152,7 @@ function Compared({ ids }: { ids: string[] }) {
 }
 
 function said(rows: ComparedCampaign[], text: string): string {
-  return worded({ samples: rows.every((row) => row.model === "unknown model") }, text);
+  return worded({ samples: rows.every((row) => row.speed_unit.startsWith("samples")) }, text);
 }
 
 function points(rows: ComparedCampaign[], pick: (row: ComparedCampaign) => Estimate | null | undefined): Point[] {
