@@ -10,7 +10,6 @@ from meshtune.runners.documents import plain, read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.space import Space
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, running_again
@@ -64,7 +63,7 @@ class Changing:
         return basis if missing(training_of(campaign.spec)) else learn(campaign.label, campaign.spec, trials, basis)
 
     def enqueue(self, campaign_id: str, plan: Plan) -> Trial:
-        """Plan a trial of this plan, which is complete and legal (`require_legal`); it runs before the search's next
+        """Plan a trial of this plan, which is complete and legal (`legal_plan`); it runs before the search's next
         choice.
 
         Raises NotFound, IllegalMove, AlreadyExists, BudgetSpent, CannotChange, QuotaExceeded, and InvalidValue for the
@@ -111,11 +110,6 @@ def legal_plan(spec: CampaignSpec, given: object) -> Plan:
     """The plan of a text or of fields, complete. Raises InvalidValue with the rules that it breaks."""
     space = space_of(spec)
     plan = space.complete(**plan_fields(given, space.knobs))
-    require_legal(plan, space)
-    return plan
-
-
-def require_legal(plan: Plan, space: Space) -> None:
-    """Raises InvalidValue with the rules of the space that the plan breaks."""
     if broken := space.explain(plan):
         raise InvalidValue([Problem("", violation.message) for violation in broken])
+    return plan

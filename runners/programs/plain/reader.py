@@ -179,17 +179,14 @@ def _field(said: _Said) -> str:
     return next((name for name, pattern in _LISTS["fields"].items() if said.fits(pattern)), "")
 
 
-def _divisor(said: _Said, script: Script) -> str:
-    return script.divided.get(said.flag.plain, "")
-
-
 def _claims(said: Sequence[_Said], script: Script, reading: Reading) -> dict[str, _Said]:
     """The flag of each field; two of one are asked, and neither is taken."""
     found: dict[str, list[_Said]] = {}
     for each in said:
         name = _field(each)
         if name == "micro_batch_size" and not each.fits(_NAMES["per_rank"]):
-            by_ranks, by_passes = (re.search(_SIGNS[sign], _divisor(each, script)) for sign in ("ranks", "micro"))
+            divisor = script.divided.get(each.flag.plain, "")
+            by_ranks, by_passes = (re.search(_SIGNS[sign], divisor) for sign in ("ranks", "micro"))
             name = "global_batch_size" if by_passes or (each.says("whole") and not by_ranks) else name
         if name and (each.at is not None or each.value is not None or each.flag.switch):
             found.setdefault(name, []).append(each)
@@ -227,7 +224,7 @@ def _read_values(
     reading.devices = ranks or None
     dp = ranks // (degrees["tp"] * degrees["pp"] * degrees["cp"])
     for name in sorted(fields.keys() & {"micro_batch_size", "grad_accum_steps"}):
-        said, divisor = claims[name], _divisor(claims[name], script)
+        said, divisor = claims[name], script.divided.get(claims[name].flag.plain, "")
         if not re.search(_SIGNS["ranks"], divisor):
             continue
         value = fields.pop(name)
