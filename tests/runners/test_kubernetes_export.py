@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from service_process import free_port
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.schedulers.kubernetes.export import label_of, render_jobset, render_trainjob
@@ -123,7 +124,7 @@ def test_torchrun_starts_a_process_per_device_in_a_pod(tmp_path):
     (container,) = pod(jobset(job))["containers"]
     seen = {name: value for name, value in values(container["env"]).items() if isinstance(value, str)}
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "19532", "NODE_RANK": "0", "PATH": path}
+    here = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "NODE_RANK": "0", "PATH": path}
     done = run(container["command"][-1], seen | here)
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"said-{rank}").read_text() for rank in range(2)] == ["0 2 0 0 1\n", "1 2 1 0 1\n"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from service_process import free_port
 
 from meshtune.runners import report as helper
 from meshtune.runners.base import Cause
@@ -383,7 +384,7 @@ while True:
 @pytest.mark.long
 def test_of_deepspeed_the_engine_steps_count(job, monkeypatch):
     pytest.importorskip("deepspeed")
-    for name, value in {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "29641"}.items():
+    for name, value in {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": str(free_port())}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     (job / "engine.py").write_text(ENGINE)

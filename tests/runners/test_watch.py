@@ -358,7 +358,7 @@ while True:
 
 def test_a_job_of_the_workload_command_ends_by_its_watch(job):
     (job / "train.py").write_text(f"{PACED}{DDP}")
-    launch = ["{python}", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29713"]
+    launch = ["{python}", "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     workload = CommandWorkload({"command": [*launch, str(job / "train.py")], "watch": True, "start": "job"})
     assert workload.steps is None
     status, outcome = ran(workload, job, 60.0)

@@ -17,6 +17,7 @@ from recorded_home import load, require_kept, rows
 from service_lab import ServiceLab
 
 from meshtune.tuner.store import Store, StoreUnavailable, maintenance
+from meshtune.tuner.store.database import Database
 
 pytestmark = pytest.mark.slow
 
@@ -178,6 +179,23 @@ def test_a_service_that_slept_during_an_upgrade_ends_so_that_one_of_its_version_
         service.process.send_signal(signal.SIGCONT)
         assert service.wait_end() == 70
         assert "has the schema 8999, and this meshtune knows" in service.log.read_text()
+
+
+@pytest.mark.postgres
+def test_a_reader_that_stands_still_in_its_transaction_does_not_keep_an_upgrade_out(
+    postgres_url, home, later, monkeypatch
+):
+    load(postgres_url, home.root)
+    later()
+    monkeypatch.setattr("meshtune.tuner.store.database.IDLE_READER_TIMEOUT_S", 1)
+    stopped = Database(postgres_url)
+    gone = pytest.raises(StoreUnavailable, match=r"stood still|cannot be reached")
+    with gone as caught, stopped.reading() as connection:
+        connection.exec_driver_sql("SELECT id FROM trials")
+        assert maintenance.upgrade(postgres_url)[1] == "8999"
+        connection.exec_driver_sql("SELECT 1")
+    assert caught.value.transient
+    stopped.close()
 
 
 def upgrades(url: str) -> bool:

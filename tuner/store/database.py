@@ -36,6 +36,8 @@ LOCK_TIMEOUT_S = 10
 # How long PostgreSQL waits for the next statement of the one writer: a process that was stopped in the middle of its
 # transaction must not keep all others from writing. Less than a lease, so that those can renew theirs.
 IDLE_WRITER_TIMEOUT_S = 5
+# The same of a reader: a process that was stopped while it reads would keep an upgrade from the tables for ever.
+IDLE_READER_TIMEOUT_S = 30
 # Any number, the same for ever: it names our lock within one PostgreSQL database ("mesh" as bytes).
 WRITER_LOCK = 0x6D657368
 # Mode of a SQLite file that is made: it holds specs, which may name commands, and digests of tokens.
@@ -264,6 +266,7 @@ def _set_up_postgres(connection: Any, _record: object) -> None:
     # The default is for disks that turn: with it a page of one campaign reads the attempts of all (of 62,000 in 42 ms,
     # against 3 ms by the index). Not in the URL's options, which poolers refuse.
     connection.execute("SET random_page_cost = 1.1")
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_READER_TIMEOUT_S}s'")
     connection.commit()
 
 
