@@ -384,9 +384,9 @@ while True:
 @pytest.mark.long
 def test_of_deepspeed_the_engine_steps_count(job, monkeypatch):
     pytest.importorskip("deepspeed")
-    for name, value in {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": str(free_port())}.items():
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in {"DS_ACCELERATOR": "cpu", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **meeting}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     (job / "engine.py").write_text(ENGINE)
     command = [sys.executable, "-m", "meshtune.runners.report", "engine.py"]
     done = subprocess.run(command, cwd=job, capture_output=True, text=True, timeout=120)
