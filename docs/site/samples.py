@@ -30,8 +30,10 @@ RUN = "(?ms)^(<!-- run: {name} -->\n\n```text\n)(.*?)(^```$)"
 WIDTH = "110"
 # What another run of the same command has otherwise: the end of an id, a time of day, a folder.
 CHANGING = re.compile(r"(?<=-)[0-9a-f]{6}\b|\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?|/tmp/[\w./-]+")
-# What a measurement has otherwise. First the parts whose words depend on the numbers too.
+# What a measurement has otherwise. First lines that only some outcomes have: whether a plan is worth a second run.
 MEASURED = (
+    (re.compile(r"^(?:second run, |trial \d+, second run |Fastest confirmed: ).*"), ""),
+    # Parts whose words depend on the numbers too.
     (re.compile(r"^(?:stands: |slower by |the runner-up is better now|(?:not )?confirmed: ).*"), "FINDING"),
     (re.compile(r"\bmeasured (?:twice|\d+ times)"), "MEASURED"),
     (re.compile(r", (?:the baseline|[+-]\S+ % \(.*?\) against the baseline)"), ", GAIN"),
@@ -92,31 +94,31 @@ def made(page: Path, folder: Path) -> str:
             f"$ {command}\n{told}".strip() for command, told in zip(commands, printed(commands, folder), strict=True)
         ]
         body = "\n\n".join(parts) + "\n"
-        kept = (lambda text: set(map(shape, text.splitlines()))) if measured else partial(CHANGING.sub, "")
+        kept = (lambda text: shapes(text.splitlines())) if measured else partial(CHANGING.sub, "")
         return found[0] if kept(body) == kept(block) else found[0].replace(block, body)
 
     return CONSOLE.sub(anew, page.read_text(encoding="utf-8"))
 
 
-def shape(line: str) -> str:
-    """A line of a measured run without what another run has otherwise."""
-    line = CHANGING.sub("ID", line)
+def shapes(lines: Iterable[str]) -> set[str]:
+    """The lines of a measured run without what another run has otherwise."""
+    told = {CHANGING.sub("ID", line) for line in lines}
     for pattern, name in MEASURED:
-        line = pattern.sub(name, line)
-    return line
+        told = {pattern.sub(name, line) for line in told}
+    return told - {""}
 
 
 def compared(name: str, lines: list[str]) -> None:
     """Hold the blocks of the run `name` against `lines`, or write them.
 
     AssertionError: a block has other lines, by their shapes, in whatever order; or no page has a block of this run."""
-    wanted = set(map(shape, lines))
+    wanted = shapes(lines)
     pattern = re.compile(RUN.format(name=re.escape(name)))
     pages = {page: text for page in PAGES if pattern.search(text := page.read_text(encoding="utf-8"))}
     assert pages, f"no page has a block of the run {name}"
 
     def anew(found: re.Match[str]) -> str:
-        if set(map(shape, found[2].splitlines())) == wanted:
+        if shapes(found[2].splitlines()) == wanted:
             return found[0]
         return "".join([found[1], *(f"{line.rstrip()}\n" for line in lines), found[3]])
 
