@@ -164,7 +164,8 @@ def _edits(text: str, start: Launch, name: str, values: tuple[str, ...] | None) 
                     for edited in _assigned(text, variable, *changed[0], depth=3):
                         # What the program finds under another name stays.
                         yield edited, variable
-            written = (match[1] or " ").join(filter(None, (name, shlex.join(values))))
+            joined = " ".join if match[1] == "=" and len(values) != 1 else (match[1] or " ").join
+            written = joined(filter(None, (name, shlex.join(values))))
             yield f"{text[: match.start()]}{written}{text[match.end() :]}", ""
 
 
@@ -199,7 +200,7 @@ def _values(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _written(name: str, values: Sequence[str], joined: bool = False) -> list[str]:
-    """The words of an option; of a key without dashes they are one."""
-    if name and values and (joined or not name.startswith("-")):
+    """The words of an option; of a key without dashes they are one. joined: by `=`, as long as there is one value."""
+    if name and values and (not name.startswith("-") or (joined and len(values) == 1)):
         return [f"{name}={values[0]}", *values[1:]]
     return [*([name] if name else []), *values]

@@ -135,6 +135,12 @@ def test_only_the_one_start_is_changed():
     assert done == "MBS=4\ntorchrun train.py --mbs $MBS --gc --lr 1\ntorchrun eval.py --mbs 8 --lr 2\n"
 
 
+def test_an_option_joined_by_an_equals_sign_takes_several_values_as_words():
+    text = "torchrun train.py --mbs --ga=1 --tp\n"
+    assert change(text, {"--mbs": None, "--ga": ("1", "2")}) == "torchrun train.py --ga 1 2 --tp\n"
+    assert change(text, {"--ga": ()}) == "torchrun train.py --mbs --ga --tp\n"
+
+
 def test_a_start_without_options_gets_some_behind_its_script():
     assert change("torchrun train.py\n", {"--mbs": ("8",)}) == "torchrun train.py --mbs 8\n"
     assert change("torchrun train.py a.b=1\n", {"a.b": ("2",), "c": ("3",)}) == "torchrun train.py c=3 a.b=2\n"
