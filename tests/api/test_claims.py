@@ -52,7 +52,7 @@ def told(lab: ServiceLab, id: str, one: dict) -> dict:
     return lab.call("GET", path)
 
 
-@pytest.mark.parametrize("away", ["killed", "stopped"])
+@pytest.mark.parametrize("away", ["killed", pytest.param("stopped", marks=pytest.mark.long)])
 def test_an_absence_of_the_service_counts_against_no_program(lab, away):
     """A limit of 6 s, and 7 s of absence: what was measured meanwhile is taken, also from a program that tries late."""
     id, one = claimed(lab)

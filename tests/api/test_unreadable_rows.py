@@ -48,10 +48,10 @@ def spoil(service: ServiceLab, statement: str, id: str) -> None:
     "change",
     [
         "spec = '{\"name\": 1}'",
-        "spec = '{torn'",
+        pytest.param("spec = '{torn'", marks=pytest.mark.long),
         "state = 'asleep'",
         "lessons = '[{\"x\": 1}]'",
-        "created_at = 'yesterday'",
+        pytest.param("created_at = 'yesterday'", marks=pytest.mark.long),
         "updated_at = 9e999",
         "owner = x'ff'",
     ],

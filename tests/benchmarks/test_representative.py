@@ -45,7 +45,10 @@ def test_one_device_needs_no_deepspeed_and_each_plan_runs_with_and_without_the_c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "dtype"), [(LLAMA, "float32"), (GPT, "bfloat16")], ids=["llama", "gpt"])
+@pytest.mark.parametrize(
+    ("model", "dtype"),
+    [pytest.param(LLAMA, "float32", id="llama", marks=pytest.mark.long), pytest.param(GPT, "bfloat16", id="gpt")],
+)
 def test_the_reference_learns_with_float32_weights_and_needs_no_launcher(tmp_path, model, dtype):
     plan = {"micro_batch_size": 4, "grad_accum_steps": 2, "recompute": "full"}
     job = {"model": model, "plan": plan, "dtype": dtype, "warmup_steps": 1, "steps": 3}

@@ -5,6 +5,7 @@ Megatron-LM at core_v0.16.1 makes of an argument, megatron/training/arguments.py
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -155,12 +156,13 @@ def sharding_of(core: Any, arguments: Arguments) -> int:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:megatron")
+@pytest.mark.parametrize("share", [1 / 8, pytest.param(1.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", cases(Flavour.MEGATRON_LM)[:3], ids=lambda case: case.name)
-def test_every_plan_is_a_configuration_of_megatron_core(core, case: Case):
+def test_a_plan_is_a_configuration_of_megatron_core(core, case: Case, share: float):
     calculator = core.num_microbatches_calculator.ConstantNumMicroBatchesCalculator
     plans = list(case.space)
     assert len(plans) > 3000
-    for plan in plans:
+    for plan in random.Random(0).sample(plans, round(share * len(plans))):
         arguments = arguments_of(case.model, plan, case.options)
         config = config_of(core, arguments)
         meant = {**shapes(case.model), **degrees(plan)}

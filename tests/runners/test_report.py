@@ -339,7 +339,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spawns", [False, True])
+@pytest.mark.parametrize("spawns", [pytest.param(False, marks=pytest.mark.long), True])
 def test_any_loop_is_timed_by_the_first_optimizer_that_steps(spawns, job, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -114,8 +114,10 @@ def task_of(space: Space) -> Task:
 def searched(*tasks: tuple[str, int]) -> pytest.MarkDecorator:
     """For every search, the names of the tasks that it takes, each with a number."""
     rows = [(kind, *task) for task in tasks for kind in (KINDS if task[0] in ("layouts", "sixteen") else FREE)]
-    marks = {("calibration", "sixteen", 1): [pytest.mark.long]}  # fits the constants after each of 16 plans
-    return pytest.mark.parametrize(("kind", "task", "number"), [pytest.param(*r, marks=marks.get(r, [])) for r in rows])
+    # Seconds each: the models of such a search are fitted after each plan, or to many.
+    slow = {("calibration", "sixteen", 1), ("calibration", "layouts", 30), *((kind, "few", 1) for kind in MODELS)}
+    marked = [pytest.param(*row, marks=[pytest.mark.long] * (row in slow)) for row in rows]
+    return pytest.mark.parametrize(("kind", "task", "number"), marked)
 
 
 def outcome(plan: Plan) -> Observation:
@@ -302,7 +304,7 @@ def test_the_grid_is_lazy_where_there_are_very_many_plans(many: Task) -> None:
     assert sum(first[0].knobs[name] != first[1].knobs[name] for name in first[0].knobs) == 1
 
 
-@pytest.mark.parametrize("kind", ["deephyper", "optuna"])
+@pytest.mark.parametrize("kind", [pytest.param("deephyper", marks=pytest.mark.long), "optuna"])
 def test_a_search_finds_the_knobs_that_help_among_a_thousand_million_plans(kind: str, many: Task) -> None:
     search, seen = create_search(kind, seed=1, options={"n_initial": 5}), list[Observation]()
     for _ in range(30):

@@ -107,7 +107,7 @@ trainer_main.{begin} = begin_late
 QUICK = Measuring(max_warmup_steps=0, min_steps=1, max_steps=1, profile_steps=0)
 
 
-@pytest.mark.parametrize("begin", ["meet", "Trainer"])
+@pytest.mark.parametrize("begin", [pytest.param("meet", marks=pytest.mark.long), "Trainer"])
 def test_a_late_start_is_no_stall(begin, run_job, make_job):
     job = make_job(plan={"dp": 2}, measuring=replace(QUICK, stall_s=2.0))
     finished = run_job(job, LATE.format(begin=begin, seconds=4))
@@ -115,7 +115,10 @@ def test_a_late_start_is_no_stall(begin, run_job, make_job):
     assert len(finished.measurement.step_times_s) == 1
 
 
-@pytest.mark.parametrize(("begin", "phase"), [("meet", Phase.RENDEZVOUS), ("Trainer", Phase.INIT)])
+@pytest.mark.parametrize(
+    ("begin", "phase"),
+    [("meet", Phase.RENDEZVOUS), pytest.param("Trainer", Phase.INIT, marks=pytest.mark.long)],
+)
 def test_a_rank_that_never_starts_ends_the_gang_after_the_limit_of_the_start(begin, phase, run_job, make_job):
     job = make_job(plan={"dp": 2}, measuring=replace(QUICK, start_limit_s=4.0, stall_s=600.0))
     finished = run_job(job, LATE.format(begin=begin, seconds=300))

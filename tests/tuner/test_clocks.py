@@ -249,7 +249,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 60.0) -> None:
         pytest.param("service", 300.0, marks=pytest.mark.long),
         ("service", -HOUR_S),
         pytest.param("runner", HOUR_S, marks=pytest.mark.long),
-        ("service", HOUR_S),
+        pytest.param("service", HOUR_S, marks=pytest.mark.long),
         pytest.param("runner", -HOUR_S, marks=pytest.mark.long),
         pytest.param("runner", 300.0, marks=pytest.mark.long),
     ],
@@ -289,7 +289,7 @@ def test_a_real_campaign_ends_well_whatever_the_databases_clock_says(campaign, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+@pytest.mark.parametrize("jump_s", [HOUR_S, pytest.param(-HOUR_S, marks=pytest.mark.long)])
 def test_a_claim_outlives_a_clock_that_is_set(tmp_path, wrong_clock, monkeypatch, jump_s):
     for name, value in wrong_clock.environment.items():
         monkeypatch.setenv(name, value)

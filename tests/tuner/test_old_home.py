@@ -37,7 +37,7 @@ def server() -> Iterator[PostgresLab]:
         yield lab
 
 
-@pytest.fixture(params=["file", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=["file", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.long])])
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of the home's database; empty for the file in it."""
     home = Home(tmp_path / "home")

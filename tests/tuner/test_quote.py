@@ -56,7 +56,7 @@ def quoted(basis=None, **over):
 @pytest.mark.parametrize("bandwidth", [1, 1e30])
 @pytest.mark.parametrize("flops", [1, 1e30])
 @pytest.mark.parametrize("latency_s", [0, 1e9])
-@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("measured", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_slowest_and_the_fastest_machine_have_a_finite_quote(bandwidth, flops, latency_s, measured):
     """What is no number is a warning of numpy, and that an error."""
     link = {"latency_s": latency_s, "bandwidth_bytes_per_s": bandwidth, "measured": measured}
