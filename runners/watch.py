@@ -168,9 +168,6 @@ class Output:
                 return counter
         return max(there, key=lambda counter: len(counter.spans), default=None)
 
-    def step_times_s(self) -> list[float]:
-        return steps.times_s() if (steps := self.steps()) else []
-
 
 @dataclass(slots=True)
 class Stream:
@@ -225,7 +222,7 @@ def main(words: Sequence[str]) -> int:
         if not measured and (now >= say_at or (end and end.si_status == 0)):
             say_at, measured = float("inf"), _report(context, output, measuring, at_once=True)
             if not measured:
-                few = len(output.step_times_s())
+                few = len(steps.spans) if (steps := output.steps()) else 0
                 told = f"{few} times of steps, not {_LEAST}" if few else "no steps"
                 os.write(2, f"\n{WATCH_SAYS}its output tells {told}: {_SOUGHT}\n".encode())
     _end_all(child, mark)

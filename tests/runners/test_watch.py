@@ -112,7 +112,7 @@ def test_lines_of_programs_count(line):
         output.take(line.format(number), float(number))
     steps = output.steps()
     assert steps is not None
-    assert (steps.number, len(steps.spans), output.step_times_s()) == (5, 4, [1.0] * 4)
+    assert (steps.number, len(steps.spans), steps.times_s()) == (5, 4, [1.0] * 4)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_a_bar_of_passes_is_no_count_of_steps_while_optimizer_steps_are_awaited(
     assert output.steps() is None
     for step, at in enumerate((8.0, 16.0, 24.0), 1):
         output.take(f"[meshtune] optimizer step {step}", at)
-    assert output.step_times_s() == [8.0, 8.0]
+    assert output.steps().times_s() == [8.0, 8.0]
 
 
 def test_a_bar_counts_where_no_optimizer_steps_though_two_would_have():
@@ -424,4 +424,4 @@ def test_a_bar_counts_where_no_optimizer_steps_though_two_would_have():
     output.take(report.TIMES, 0.0)
     for number in range(1, 20):
         output.take(f"{number}%|#| {number}/100 [00:01<00:01, 9.00it/s]", float(number))
-    assert output.step_times_s() == [1.0] * 18
+    assert output.steps().times_s() == [1.0] * 18

@@ -115,9 +115,7 @@ def tune(
     if spec is not None:
         return
     if draft.open:
-        raise WrongCall(
-            "say what is open by --answer KEY=VALUE, or write the spec by --spec FILE and complete it there"
-        )
+        raise WrongCall("say what is open by --answer KEY=VALUE, or complete the spec that --spec FILE writes")
     try:
         campaign_spec, space = read_spec(document, Home(place.home.absolute()))
         quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
