@@ -135,17 +135,12 @@ def value(words: list[str], flag: str) -> int:
     return int(found)
 
 
-# Beside other tests runs scatter, and are repeated up to six times to tell which plan is faster.
-FEW = ("--trials", "3", "--answer", "confirm_rounds=1")
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("options", [FEW, pytest.param((), marks=pytest.mark.long)], ids=["few", "whole"])
-def test_a_torchrun_script_is_tuned_as_the_readme_shows(tmp_path, options):
+def test_a_torchrun_script_is_tuned_as_the_readme_shows(tmp_path):
     """Eight passes a step, each with an all-reduce: fewer and larger ones are about twice as fast."""
     quiet = os.getloadavg()[0] < 1
-    finished, took_s = tuned("ddp", tmp_path, *options)
+    finished, took_s = tuned("ddp", tmp_path)
     told = finished.out + finished.err
     assert finished.code == 0, told
     check_understood("ddp", finished.out)
