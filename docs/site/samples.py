@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +29,10 @@ RUN = "(?ms)^(<!-- run: {name} -->\n\n```text\n)(.*?)(^```$)"
 WIDTH = "110"
 # What another run of the same command has otherwise: the end of an id, a time of day, a folder.
 CHANGING = re.compile(r"(?<=-)[0-9a-f]{6}\b|\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?|/tmp/[\w./-]+")
-# What a measurement has otherwise. First lines that only some outcomes have: whether a plan is worth a second run.
+# Lines that only some outcomes have: whether a plan is worth a second run.
+SOMETIMES = re.compile(r"second run, |trial \S+ second run |Fastest confirmed: ")
+# What a measurement has otherwise. First the parts whose words depend on the numbers too.
 MEASURED = (
-    (re.compile(r"^(?:second run, |trial \d+, second run |Fastest confirmed: ).*"), ""),
-    # Parts whose words depend on the numbers too.
     (re.compile(r"^(?:stands: |slower by |the runner-up is better now|(?:not )?confirmed: ).*"), "FINDING"),
     (re.compile(r"\bmeasured (?:twice|\d+ times)"), "MEASURED"),
     (re.compile(r", (?:the baseline|[+-]\S+ % \(.*?\) against the baseline)"), ", GAIN"),
@@ -94,31 +93,41 @@ def made(page: Path, folder: Path) -> str:
             f"$ {command}\n{told}".strip() for command, told in zip(commands, printed(commands, folder), strict=True)
         ]
         body = "\n\n".join(parts) + "\n"
-        kept = (lambda text: shapes(text.splitlines())) if measured else partial(CHANGING.sub, "")
-        return found[0] if kept(body) == kept(block) else found[0].replace(block, body)
+        if measured:
+            same = alike(body.splitlines(), block.splitlines())
+        else:
+            same = CHANGING.sub("", body) == CHANGING.sub("", block)
+        return found[0] if same else found[0].replace(block, body)
 
     return CONSOLE.sub(anew, page.read_text(encoding="utf-8"))
 
 
-def shapes(lines: Iterable[str]) -> set[str]:
-    """The lines of a measured run without what another run has otherwise."""
-    told = {CHANGING.sub("ID", line) for line in lines}
+def shape(line: str) -> str:
+    """A line of a measured run without what another run has otherwise."""
+    line = CHANGING.sub("ID", line)
     for pattern, name in MEASURED:
-        told = {pattern.sub(name, line) for line in told}
-    return told - {""}
+        line = pattern.sub(name, line)
+    return line
+
+
+def alike(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Whether two runs tell the same lines, by their shapes, but for kinds of lines that only one's outcome has."""
+    shapes = [set(map(shape, lines)) for lines in (one, other)]
+    kinds = [{found[0] for line in lines if (found := SOMETIMES.match(line))} for lines in shapes]
+    different = [SOMETIMES.match(line) for line in shapes[0] ^ shapes[1]]
+    return all(found and found[0] in kinds[0] ^ kinds[1] for found in different)
 
 
 def compared(name: str, lines: list[str]) -> None:
     """Hold the blocks of the run `name` against `lines`, or write them.
 
     AssertionError: a block has other lines, by their shapes, in whatever order; or no page has a block of this run."""
-    wanted = shapes(lines)
     pattern = re.compile(RUN.format(name=re.escape(name)))
     pages = {page: text for page in PAGES if pattern.search(text := page.read_text(encoding="utf-8"))}
     assert pages, f"no page has a block of the run {name}"
 
     def anew(found: re.Match[str]) -> str:
-        if shapes(found[2].splitlines()) == wanted:
+        if alike(found[2].splitlines(), lines):
             return found[0]
         return "".join([found[1], *(f"{line.rstrip()}\n" for line in lines), found[3]])
 

@@ -164,8 +164,8 @@ def _edits(text: str, start: Launch, name: str, values: tuple[str, ...] | None) 
                     for edited in _assigned(text, variable, *changed[0], depth=3):
                         # What the program finds under another name stays.
                         yield edited, variable
-            joined = " ".join if match[1] == "=" and len(values) != 1 else (match[1] or " ").join
-            written = joined(filter(None, (name, shlex.join(values))))
+            between = " " if match[1] == "=" and len(values) != 1 else match[1] or " "
+            written = between.join(filter(None, (name, shlex.join(values))))
             yield f"{text[: match.start()]}{written}{text[match.end() :]}", ""
 
 
