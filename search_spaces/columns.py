@@ -50,6 +50,26 @@ def rows(columns: Columns, index: npt.NDArray[Any] | slice) -> Columns:
     return {name: column[index] for name, column in columns.items()}
 
 
+def sharding_ranks(columns: Mapping[str, Any]) -> Any:
+    """Over how many ranks ZeRO shards what all of dp * cp hold alike. Columns of whole numbers or of floats."""
+    return np.where(columns["zero_group"] > 0, columns["zero_group"], columns["dp"] * columns["cp"])
+
+
+def expert_tp(columns: Mapping[str, Any]) -> Any:
+    """The tensor parallel degree of the experts."""
+    return np.where(columns["etp"] > 0, columns["etp"], columns["tp"])
+
+
+def expert_replicas(columns: Mapping[str, Any]) -> Any:
+    """How many ranks hold the same experts: those of tp * cp * dp that etp and ep leave."""
+    return columns["tp"] * columns["cp"] * columns["dp"] / (expert_tp(columns) * columns["ep"])
+
+
+def zero_groups(columns: Mapping[str, Any]) -> Any:
+    """How many groups ZeRO shards over, of dense weights and of experts; each of them holds what all others hold."""
+    return columns["dp"] * columns["cp"] / sharding_ranks(columns)
+
+
 # Of a training code that gives every pipeline stage as many layers: see `search_spaces.stages`.
 EVEN_ALONE = frozenset({(0, 0)})
 
@@ -60,6 +80,7 @@ class Capabilities:
 
     recompute_of_script: which of `recompute` the user's script takes is for the spec's space to say. contexts: the
     kinds of context parallelism, none when empty. choice_of_sequence_parallel: it can be turned off.
+    zero_groups: the ZeRO stages that it shards over groups of ranks. expert_folding: experts have degrees of their own.
     stage_splits: by how many layers the first and the last chunk of its pipeline may hold fewer; None: any.
     uneven_vocab: a vocabulary that tp does not divide is padded or cut unevenly. shapes: what models may have beyond
     plain layers and mixtures of experts.
@@ -71,10 +92,12 @@ class Capabilities:
     recompute_of_script: bool = False
     zero_stages: frozenset[int] = frozenset({0, 1, 2, 3})
     zero_stages_with_pp: frozenset[int] = frozenset({0, 1})
+    zero_groups: frozenset[int] = frozenset()
     contexts: frozenset[ContextParallel] = frozenset()
     recompute_intervals: bool = False
     choice_of_sequence_parallel: bool = False
     expert_parallel: bool = False
+    expert_folding: bool = False
     kv_replication: bool = False
     experts: bool = False
     stage_splits: frozenset[tuple[int, int]] | None = EVEN_ALONE

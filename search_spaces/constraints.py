@@ -19,6 +19,9 @@ from meshtune.search_spaces.columns import (
     IntColumn,
     SpaceContext,
     codes,
+    expert_replicas,
+    expert_tp,
+    zero_groups,
 )
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.stages import layers_between
@@ -166,7 +169,12 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         _kv_heads,
         _kv_heads_numbers,
     ),
-    _tp_divides("ffn", "the feed-forward width is cut evenly over the tensor ranks"),
+    Constraint(
+        "tp-ffn",
+        "the feed-forward width is cut evenly over the tensor ranks, that of experts over theirs",
+        lambda c, s: s.model.ffn % expert_tp(c) == 0,
+        lambda p, s: f"{f'etp({p.etp})' if p.etp else f'tp({p.tp})'} does not divide ffn({s.model.ffn})",
+    ),
     _tp_divides("shared_ffn", "shared experts are cut evenly over the tensor ranks"),
     _tp_divides("dense_ffn", "the dense layers' width is cut evenly too"),
     Constraint(
@@ -209,8 +217,29 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "ep-dp",
         "expert parallel ranks are taken out of the data-parallel ones",
-        lambda c, s: c["dp"] % c["ep"] == 0,
+        lambda c, s: (c["dp"] % c["ep"] == 0) | s.capabilities.expert_folding,
         lambda p, s: f"ep({p.ep}) does not divide dp({p.dp})",
+    ),
+    Constraint(
+        "etp-ep",
+        "experts take their ranks out of a pipeline stage's, in groups of one size",
+        lambda c, s: c["tp"] * c["cp"] * c["dp"] % (expert_tp(c) * c["ep"]) == 0,
+        lambda p, s: (
+            f"etp({p.etp or p.tp}) * ep({p.ep}) = {(p.etp or p.tp) * p.ep} does not divide "
+            f"tp({p.tp}) * cp({p.cp}) * dp({p.dp}) = {p.tp * p.cp * p.dp}"
+        ),
+    ),
+    Constraint(
+        "etp-experts",
+        "a dense model has no experts to lay out",
+        lambda c, s: (c["etp"] == 0) | (s.model.experts > 0),
+        lambda p, s: f"etp({p.etp}), but the model has no experts",
+    ),
+    Constraint(
+        "etp-sequence",
+        "experts that are cut otherwise than tp get each token from one rank alone, so the sequence is split over tp",
+        lambda c, s: (c["etp"] == 0) | (c["sequence_parallel"] == 1),
+        lambda p, s: f"etp({p.etp}) with sequence_parallel(False)",
     ),
     Constraint(
         "ep-experts",
@@ -229,6 +258,30 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         _zero_numbers,
     ),
     Constraint(
+        "zero-group",
+        "groups that ZeRO shards over are of one size, and several",
+        lambda c, s: (c["zero_group"] == 0) | (c["dp"] * c["cp"] % np.maximum(1, c["zero_group"]) == 0),
+        lambda p, s: f"zero_group({p.zero_group}) does not divide dp({p.dp}) * cp({p.cp}) = {p.dp * p.cp}",
+    ),
+    Constraint(
+        "zero-group-experts",
+        "experts are sharded in as many groups as all else",
+        lambda c, s: (c["zero_group"] == 0) | (s.model.experts == 0) | (expert_replicas(c) % zero_groups(c) == 0),
+        lambda p, s: (
+            f"zero_group({p.zero_group}) makes dp({p.dp}) * cp({p.cp}) / {p.zero_group} groups, which do not divide "
+            f"the replicas of experts, tp({p.tp}) * cp({p.cp}) * dp({p.dp}) / (etp({p.etp or p.tp}) * ep({p.ep}))"
+        ),
+    ),
+    Constraint(
+        "trainer-zero-group",
+        "the trainer must be able to shard over groups of ranks at that ZeRO stage",
+        lambda c, s: (c["zero_group"] == 0) | np.isin(c["zero_stage"], list(s.capabilities.zero_groups)),
+        lambda p, s: (
+            f"zero_group({p.zero_group}) with zero_stage({p.zero_stage}): the trainer shards over groups at stages "
+            f"{', '.join(map(str, sorted(s.capabilities.zero_groups))) or 'none'}"
+        ),
+    ),
+    Constraint(
         "trainer-cp",
         "the trainer must support that context parallelism",
         lambda c, s: (c["cp"] == 1) | np.isin(c["context"], codes(CONTEXTS, frozenset(s.capabilities.contexts))),
@@ -242,6 +295,12 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "the trainer must support expert parallelism",
         lambda c, s: (c["ep"] == 1) | s.capabilities.expert_parallel,
         lambda p, s: f"ep({p.ep}): the trainer has no expert parallelism",
+    ),
+    Constraint(
+        "trainer-etp",
+        "the trainer must be able to lay experts out by degrees of their own",
+        lambda c, s: (c["etp"] == 0) | s.capabilities.expert_folding,
+        lambda p, s: f"etp({p.etp}): the trainer's experts have the tensor parallel degree of all else",
     ),
     Constraint(
         "trainer-experts",
@@ -358,6 +417,21 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "with one data- and context-parallel rank there is nothing to shard over; only ZeRO stage 0 is kept",
         lambda c, s: (c["dp"] * c["cp"] > 1) | (c["zero_stage"] == 0),
         lambda p, s: f"zero_stage({p.zero_stage}) with dp({p.dp}) * cp({p.cp}) = 1 is the same setting as stage 0",
+    ),
+    Constraint(
+        "group-needs-several",
+        "a group of all ranks is ZeRO's usual one, and a group of one shards nothing; only 0, or stage 0, is kept",
+        lambda c, s: (c["zero_group"] == 0) | ((c["zero_group"] > 1) & (c["zero_group"] < c["dp"] * c["cp"])),
+        lambda p, s: (
+            f"zero_group({p.zero_group}) with dp({p.dp}) * cp({p.cp}) = {p.dp * p.cp} is the same setting as "
+            + ("zero_stage(0)" if p.zero_group == 1 else "zero_group(0)")
+        ),
+    ),
+    Constraint(
+        "etp-differs",
+        "experts that are cut as all else is are the usual layout; only 0 is kept",
+        lambda c, s: c["etp"] != c["tp"],
+        lambda p, s: f"etp({p.etp}) with tp({p.tp}) is the same setting as 0",
     ),
     Constraint(
         "sequence-parallel-needs-tp",

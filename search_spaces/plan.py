@@ -101,7 +101,15 @@ class Plan:
         1, "dp{}", "dp", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True, bounded=False
     )
     cp: int = _axis(1, "cp{}", "cp", "context parallel degree")
-    ep: int = _axis(1, "ep{}", "ep", "expert parallel degree, taken out of dp")
+    ep: int = _axis(1, "ep{}", "ep", "expert parallel degree, taken out of dp; with etp out of tp, cp and dp")
+    etp: int = _axis(
+        0,
+        "etp{}",
+        "etp",
+        "tensor parallel degree of the experts, whose ranks etp and ep take out of tp, cp and dp (Liu et al. 2025, "
+        "parallel folding); 0: that of all else, tp",
+        low=0,
+    )
     vpp: int = _axis(1, "vpp{}", "vpp", "model chunks per pipeline rank")
     first_stage_less_layers: int = _axis(
         0,
@@ -135,6 +143,14 @@ class Plan:
         low=0,
         high=3,
         tried=(0, 1, 2, 3),
+    )
+    zero_group: int = _axis(
+        0,
+        "group{}",
+        "group",
+        "ranks next to each other that ZeRO shards over, each such group being a replica of the others (hybrid "
+        "sharding, Zhao et al. 2023); 0: all of dp * cp",
+        low=0,
     )
     recompute: Recompute = _axis(  # noqa: RUF009  # it is a field
         Recompute.NONE, "recompute-{}", "recompute", "activations that the backward pass computes again"

@@ -13,7 +13,17 @@ from enum import StrEnum
 
 import numpy as np
 
-from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.columns import (
+    SCHEDULES,
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    IntColumn,
+    expert_replicas,
+    expert_tp,
+    sharding_ranks,
+    zero_groups,
+)
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
@@ -208,12 +218,11 @@ class _Held:
 
 def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> _Held:
     tp, pp, ep = columns["tp"], columns["pp"], columns["ep"]
-    replicas = columns["dp"] * columns["cp"]
     folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
     is_first, is_last = stage == 0, np.where(folded, stage == 0, stage == pp - 1)
     # Layers that predict further tokens count as layers of the last stage, their projections as its ends.
     layers = _layers(model, framework, columns, stage) + np.where(is_last, model.mtp_layers, 0)
-    dense, experts, unit = _layer_weights(model, tp, ep)
+    dense, experts, unit = _layer_weights(model, tp, ep, expert_tp(columns))
     shared = model.tied_head & is_first & is_last
     vocab = framework.padded_vocab(model, tp) * model.hidden / tp
     positions = (model.embedding_parameters - model.vocab * model.hidden) / tp
@@ -224,11 +233,14 @@ def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage
     head = np.where(shared, 0, vocab) + model.norm_parameters + further + copied
     ends = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
     copies = 1 if framework.shards_over_experts else ep
-    shards = (ends + layers * dense) / (replicas / copies) + layers * experts / (replicas / ep)
+    of_experts = expert_replicas(columns) / zero_groups(columns)
+    shards = (ends + layers * dense) / (sharding_ranks(columns) / copies) + layers * experts / of_experts
     return _Held(layers, ends + layers * (dense + experts), shards, unit, ends, is_last)
 
 
-def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
+def _layer_weights(
+    model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColumn
+) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
     """Weights of one layer on one rank: those that all data-parallel ranks share, those of its experts, both the mean
     over the kinds of layers; and both together of the largest kind."""
     dense, experts, units = np.zeros(len(tp)), np.zeros(len(tp)), []
@@ -236,7 +248,7 @@ def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn) -> tuple[Floa
         whole = kind.whole_attention_parameters
         own = (kind.attention_parameters - whole + kind.shared_parameters) / tp + whole
         own = own + kind.layer_norm_parameters + kind.hidden * kind.experts
-        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (tp * (ep if kind.experts else 1))
+        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (etp * ep if kind.experts else tp)
         share = count / model.layers
         units.append(own + blocks)
         dense = dense + share * (own if kind.experts else own + blocks)

@@ -9,10 +9,11 @@ import pytest
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.constraints import CONSTRAINTS
 from meshtune.search_spaces.layer_shapes import Shape
-from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute
 from meshtune.search_spaces.space import Bounds, Space
 
 PLAIN = Capabilities()
+UNFOLDED = Capabilities(experts=True, expert_parallel=True, contexts=frozenset(ContextParallel))
 MIXED = replace(Capabilities(experts=True), shapes=frozenset(Shape))
 # constraint, what the setting changes, the plan (dp and accumulation completed), the message's numbers, and what else
 # breaks with it, where anything does.
@@ -35,6 +36,42 @@ BROKEN = [
         "tp(8) does not divide kv_heads(12), nor the other way round",
     ),
     ("tp-ffn", {"ffn": 2052}, {"tp": 8}, "tp(8) does not divide ffn(2052)"),
+    ("tp-ffn", {"ffn": 2052, "experts": 2, "top_k": 1}, {"etp": 8}, "etp(8) does not divide ffn(2052)"),
+    ("etp-ep", {"experts": 16, "top_k": 1}, {"ep": 8, "etp": 2}, "etp(2) * ep(8) = 16 does not divide"),
+    ("etp-experts", {}, {"tp": 2, "etp": 1}, "etp(1), but the model has no experts"),
+    (
+        "etp-sequence",
+        {"experts": 2, "top_k": 1},
+        {"tp": 2, "etp": 1, "sequence_parallel": False},
+        "etp(1) with sequence_parallel(False)",
+    ),
+    ("etp-differs", {"experts": 2, "top_k": 1}, {"tp": 2, "etp": 2}, "etp(2) with tp(2) is the same setting as 0"),
+    (
+        "trainer-etp",
+        {"experts": 2, "top_k": 1, "able": MIXED},
+        {"tp": 2, "etp": 1},
+        "etp(1): the trainer's experts have the tensor parallel degree of all else",
+    ),
+    ("zero-group", {}, {"zero_stage": 1, "zero_group": 3}, "zero_group(3) does not divide dp(8) * cp(1) = 8"),
+    (
+        "zero-group-experts",
+        {"experts": 8, "top_k": 1},
+        {"zero_stage": 1, "zero_group": 4, "ep": 8},
+        "dp(8) * cp(1) / 4 groups, which do not divide the replicas of experts",
+    ),
+    (
+        "trainer-zero-group",
+        {},
+        {"zero_stage": 0, "zero_group": 2},
+        "zero_group(2) with zero_stage(0): the trainer shards over groups at stages 1, 2, 3",
+    ),
+    (
+        "group-needs-several",
+        {},
+        {"zero_stage": 1, "zero_group": 8},
+        "zero_group(8) with dp(8) * cp(1) = 8 is the same setting as zero_group(0)",
+    ),
+    ("group-needs-several", {}, {"zero_stage": 1, "zero_group": 1}, "is the same setting as zero_stage(0)"),
     ("tp-vocab", {"vocab": 1001}, {"tp": 2}, "tp(2) does not divide vocab(1001)"),
     (
         "tp-shared-ffn",
@@ -92,7 +129,7 @@ BROKEN = [
         {"pp": 2, "micro_batch_size": 8},
         "grad_accum_steps(1) micro-batches are fewer than pp(2) stages",
     ),
-    ("ep-dp", {"experts": 12, "top_k": 1}, {"ep": 6}, "ep(6) does not divide dp(8)"),
+    ("ep-dp", {"experts": 8, "top_k": 1, "able": UNFOLDED}, {"cp": 2, "ep": 8}, "ep(8) does not divide dp(4)"),
     ("ep-experts", {"experts": 6, "top_k": 1}, {"ep": 4}, "ep(4) does not divide experts(6)"),
     ("ep-experts", {}, {"ep": 2}, "ep(2), but the model has no experts"),
     (

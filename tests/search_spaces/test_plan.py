@@ -15,6 +15,8 @@ VALUES = {
     "first_stage_less_layers": st.integers(0, 64),
     "last_stage_less_layers": st.integers(0, 64),
     "zero_stage": st.integers(0, 3),
+    "etp": st.integers(0, 64),
+    "zero_group": st.integers(0, 64),
     "recompute": st.sampled_from(Recompute),
     "schedule": st.sampled_from(Schedule),
     "sequence_parallel": st.booleans(),
