@@ -25,6 +25,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.physics.framework_profiles import (
     FSDP,
+    INTERNEVO,
     MEGATRON_CORE,
     MEGATRON_DEEPSPEED,
     NANOTRON,
@@ -56,6 +57,7 @@ HARDWARE: tuple[tuple[str, int | None, int | None, tuple[str, ...], str], ...] =
     ("a100", 40, None, (), "dgx-a100-40gb"),
     ("a100", 80, None, ("jean zay",), "jean-zay-a100"),
     ("a100", 80, None, ("800gb/s",), "a100-800g"),
+    ("a100", 80, None, ("4x", "100gb/s"), "a100-400g"),
     ("a100", 80, None, (), "dgx-a100"),
     ("v100", 32, 4, ("jean zay",), "jean-zay-v100"),
     ("v100", 32, None, (), "dgx-1"),
@@ -70,13 +72,14 @@ USUAL_MEMORY_GB: Mapping[str, int] = {"h100": 80, "a100": 80, "v100": 32}
 # The newest devices were never seen by Megatron-DeepSpeed's releases.
 MEGATRON_DEVICES = ("h100", "h200", "b200", "gb200", "gh200")
 # Of a model's name, the training code: nanotron's own tables, llm-foundry's, and the two lines of Megatron.
-FAMILIES = ("gpt", "megatron", "mpt", "llama", "nanotron")
+FAMILIES = ("gpt", "megatron", "mpt", "llama", "nanotron", "internevo")
 NAMES: tuple[tuple[str, str], ...] = (
     ("gpt", "gpt"),
     ("opt", "gpt"),
     ("mpt", "mpt"),
     ("nanotron", "nanotron"),
     ("llama-like", "nanotron"),
+    ("internlm", "internevo"),
     ("llama", "llama"),
 )
 # By the beginning of a name that tables give a model with latent attention, whose widths they do not state, the preset
@@ -263,6 +266,8 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
         known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", eight_bit_products=True)
     elif family == "nanotron":
         known = {"bf16": NANOTRON}
+    elif family == "internevo":
+        known = {"bf16": INTERNEVO}
     else:
         known = {short: MEGATRON_CORE[dtype] for short, dtype in (("bf16", "bfloat16"), ("fp16", "float16"))}
         known["fp32"] = MEGATRON_FLOAT32
@@ -354,6 +359,7 @@ def _plan(row: Row, framework: FrameworkProfile) -> Plan:
         micro_batch_size=micro_batch,
         grad_accum_steps=accumulation,
         zero_stage=row.zero_stage or 0,
+        zero_group=row.zero_group if row.zero_group not in (None, dp * cp) else 0,
         recompute=RECOMPUTES[row.act_ckpt],
         schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B,
         sequence_parallel=split or tp == 1,

@@ -34,7 +34,8 @@ class Row:
     """One measured setting, as the table states it. file, line: where it stands.
 
     params_b: billions of weights. heads, kv_heads, ffn, vocab, experts, topk: shapes. gpu_mem_gb: size of a device.
-    sp: 1 where the sequence is split over tp. step_time_s: seconds per optimizer step. mem_gb: at the fullest moment.
+    sp: 1 where the sequence is split over tp. zero_group: ranks that ZeRO shards over, where the table has such a column.
+    step_time_s: seconds per optimizer step. mem_gb: at the fullest moment.
     """
 
     file: str
@@ -74,6 +75,7 @@ class Row:
     tflops_per_gpu: float | None
     mfu: float | None
     mem_gb: float | None
+    zero_group: int | None = None
 
     @property
     def place(self) -> str:
@@ -92,6 +94,8 @@ class CellKey:
 
 _TYPES: Mapping[str, Any] = get_type_hints(Row)
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Row) if field.name not in ("file", "line"))
+# Columns that a table may lack.
+FURTHER = ("zero_group",)
 # Whole numbers that count what may be absent, and figures that sources round down to nothing.
 MAY_BE_ZERO = ("experts", "topk", "sp", "zero_stage", "tokens_per_s", "tflops_per_gpu", "mfu")
 
@@ -102,7 +106,7 @@ def read_table(path: Path) -> tuple[Row, ...]:
         lines = csv.reader(file)
         header = next(lines, [])
         for name in COLUMNS:
-            if header.count(name) != 1:
+            if header.count(name) != 1 and (name not in FURTHER or name in header):
                 problem = "is missing" if name not in header else "stands there twice"
                 raise TableError(f"{path.name}, line 1: column {name} {problem}")
         read = [_row(path.name, lines.line_num, header, values) for values in lines if values]
@@ -128,7 +132,7 @@ def _row(file: str, line: int, header: Sequence[str], values: Sequence[str]) -> 
     read: dict[str, Any] = {}
     for name in COLUMNS:
         try:
-            read[name] = _value(name, stated[name].strip())
+            read[name] = _value(name, stated.get(name, "").strip())
         except ValueError as problem:
             raise TableError(f"{file}, line {line}, column {name}: {problem}") from None
     return Row(file=file, line=line, **read)

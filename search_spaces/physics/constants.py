@@ -48,8 +48,10 @@ class Constants:
     network_latency_factor: float = _time(1.0, 0.5)
     # Seconds of each transfer between stages beside its latency.
     send_overhead_s: float = _time(0.001, 1.0)
-    # Share of an overlapped collective that still lengthens the step.
+    # Share of an overlapped collective by which the computation beside it gets longer.
     exposed_reduction: float = _time(0.5, 0.6)
+    # Standard deviation of the replicas' computing times, as a share of them.
+    straggling: float = _time(0.01, 1.0)
     # Seconds once per step.
     step_overhead_s: float = _time(0.012, 0.7)
     # Factor on all memory.

@@ -78,6 +78,13 @@ class FrameworkProfile(Closed):
     own_attention: bool = False
     # The reduction of gradients runs beside the backward pass.
     overlapped_gradients: bool = True
+    # Weights whose gradients are reduced, and that are gathered, by one collective: at least so many, and at least so
+    # many for each replica; 0: a layer's. ZeRO 3 goes by layers.
+    bucket_weights: float = 0.0
+    bucket_weights_per_rank: float = 0.0
+    # ZeRO 1 and 2 sum whole gradients on every rank; each rank's part of the weights is sent by a broadcast of its own.
+    whole_gradients: bool = False
+    broadcasts_weights: bool = False
     # ZeRO 1 sums whole gradients on every rank, after the backward pass.
     late_whole_gradients: bool = False
     # ZeRO 2 and 3 without a pipeline reduce the gradients of every micro-batch.
@@ -105,8 +112,9 @@ class FrameworkProfile(Closed):
     overlaps_tensor: bool = False
     # ZeRO shards what all ranks hold alike over all of them; else over dp / ep ranks, and each of the ep holds a copy.
     shards_over_experts: bool = True
-    # The experts' all-to-alls run beside another micro-batch's work.
+    # The experts' all-to-alls run beside another micro-batch's work. Copies of a token cross the network once a node.
     overlaps_experts: bool = False
+    dispatches_by_node: bool = False
     # Weights that ZeRO 1 and 2 gather arrive beside the forward pass.
     overlapped_gathers: bool = False
     # The optimizer's state lies in the host's memory, and its processors step (ZeRO-Offload, Ren et al. 2021).
@@ -167,6 +175,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
     probed=True,
     overlapped_gathers=True,
     whole_process=True,
+    bucket_weights=4e7,
     kept=Kept(
         norm_bytes=4,
         fused_swiglu=True,
@@ -235,6 +244,7 @@ _OTHER_BFLOAT16 = replace(
     selective_launches=0.0,
     probed=False,
     whole_process=False,
+    bucket_weights=0,
 )
 # Megatron-Core with its distributed optimizer. bf16: 18 bytes per weight, of which 12 are the optimizer's and are
 # sharded (megatron/training/theoretical_memory_usage.py: 18, or 6 + 12 / data-parallel size): weights 2, gradients 4,
@@ -243,7 +253,7 @@ _OTHER_BFLOAT16 = replace(
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
 # unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple: the
 # default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
-# alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
+# alike). bucket_weights: max(40,000,000, 1,000,000 * replicas) (core/distributed/distributed_data_parallel.py). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
 _MEGATRON_CORE_BFLOAT16 = replace(
     _OTHER_BFLOAT16,
     name="Megatron-Core, bf16",
@@ -252,6 +262,8 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     fused_accumulation=True,
     hidden_passes=10,
     vocab_multiple=128,
+    bucket_weights=4e7,
+    bucket_weights_per_rank=1e6,
     kept=Kept(),
 )
 # fp16: gradients in 2 bytes, and a float32 copy of them beside the optimizer's 12 (Float16OptimizerWithFloat16Params in
@@ -282,6 +294,8 @@ MEGATRON_DEEPSPEED = replace(
     fused_attention=False,
     overlapped_gradients=False,
     fused_accumulation=False,
+    bucket_weights=5e8,
+    bucket_weights_per_rank=0,
     kept=Kept(dropout=True),
 )
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
@@ -301,6 +315,7 @@ NANOTRON = replace(
     hidden_passes=20,
     pipeline_hop_s=2.1e-4,
     slice_s=7.8e-6,
+    bucket_weights=6.55e6,
     balances_head=True,
     kept=Kept(key_value_copies=1, late_buffers=True),
 )
@@ -320,7 +335,13 @@ FSDP = replace(
 # (runtime/zero/stage_1_and_2.py); reductions overlap with stage 3 only (zero/config.py, overlap_comm). Models are taken
 # to be transformers', whose loss casts the logits: 2 + 4, and their gradient 4.
 DEEPSPEED = replace(
-    FSDP, name="DeepSpeed, bf16", weight_bytes=2, gradient_bytes=2, optimizer_bytes=16, overlapped_gradients=False
+    FSDP,
+    name="DeepSpeed, bf16",
+    weight_bytes=2,
+    gradient_bytes=2,
+    optimizer_bytes=16,
+    overlapped_gradients=False,
+    bucket_weights=5e8,
 )
 # torchtitan: FSDP2 with float32 shards, gradients reduced in float32 (mixed_precision_reduce), torch's pipelines;
 # its selective recomputation keeps every second product's result (distributed/activation_checkpoint.py at 0.3.0).
@@ -329,6 +350,21 @@ TORCHTITAN = replace(
     name="torchtitan FSDP2, bf16",
     reduce_bytes=4,
     kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS),
+)
+# InternEvo (InternLM/InternEvo at c628a8c): gradients are reduced over all data-parallel ranks beside the backward pass of
+# the last micro-batch, in buckets of 512 * 2^20 (configs/7B_internlm2.py); after the step each rank of a `zero1` group
+# broadcasts its parameters (solver/optimizer/hybrid_zero_optim.py). Its loss is flash-attention's, of float32 logits.
+INTERNEVO = replace(
+    _OTHER_BFLOAT16,
+    name="InternEvo, bf16",
+    gradient_bytes=2,
+    reduce_bytes=2,
+    logit_bytes=6,
+    whole_gradients=True,
+    broadcasts_weights=True,
+    reduces_every_micro_batch=False,
+    bucket_weights=512 * 2**20,
+    kept=Kept(),
 )
 # Optimus (arXiv 2604.00785): 2 + 2 bytes of weights and gradients, 4 of master, 8 of moments. optimus/optimizers.py
 # (IntelLabs/Optimus-LM): all reduce-scatters after the backward pass, then a barrier. torch's modules: hidden_passes as

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn
+from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn, expert_tp
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, Position, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load, repeated_products
@@ -75,8 +75,17 @@ class Rank:
     @property
     def routed(self) -> FloatColumn:
         """Copies of tokens of one micro-batch in the feed-forward block, on the fullest rank of ep."""
-        load = expert_load(self.training.model, self.training.framework, self.columns["ep"])
-        return self.tokens * max(1, self.training.model.top_k) * load
+        model = self.training.model
+        if model.experts == 0:
+            return self.tokens
+        load = expert_load(model, self.training.framework, self.columns["ep"])
+        return self.tokens * model.top_k * load * self.block_tp / self.columns["tp"]
+
+    @property
+    def block_tp(self) -> FloatColumn:
+        """Over how many ranks the feed-forward block's width is cut."""
+        columns = self.columns
+        return np.asarray(expert_tp(columns)) if self.training.model.experts else columns["tp"]
 
     @property
     def split(self) -> FloatColumn:
@@ -112,7 +121,7 @@ class Rank:
         """Weights of one layer's experts on one rank; the mean over kinds of layers."""
         model, c = self.training.model, self.columns
         share = model.expert_layers / model.layers
-        return share * model.experts * model.feed_forward_parameters / (c["ep"] * c["tp"])
+        return share * model.experts * model.feed_forward_parameters / (c["ep"] * expert_tp(c))
 
     def head_s(self) -> FloatColumn:
         """Forward and backward through the output projection and the loss, on the last stage; and through what predicts
@@ -183,7 +192,7 @@ class Rank:
         """Of the feed-forward block, or of all experts on this rank."""
         experts, routed = self.training.model.experts, self.routed
         rows = routed * self.columns["ep"] / experts if experts else routed  # that meet one weight at once
-        return sum((self._product_s(one, rows) for one in products), np.zeros((2, 1))) * routed / rows
+        return sum((self._product_s(one, rows, self.block_tp) for one in products), np.zeros((2, 1))) * routed / rows
 
     def _selective_s(self, attention: FloatColumn, other: FloatColumn) -> FloatColumn:
         """Forward, what selective recomputation repeats. A block's last product is repeated by nobody: its result is
@@ -197,9 +206,10 @@ class Rank:
         repeated: FloatColumn = (self._of_attention_s(of_attention) + self._of_block_s(block))[0]
         return other - reading + repeated
 
-    def _product_s(self, product: Product, rows: FloatColumn) -> FloatColumn:
-        """One product with a weight, forward, and in a second row the two of its backward pass."""
-        tp = self.columns["tp"]
+    def _product_s(self, product: Product, rows: FloatColumn, cut: FloatColumn | None = None) -> FloatColumn:
+        """One product with a weight, forward, and in a second row the two of its backward pass. cut: over how many
+        ranks, None: tp."""
+        tp = self.columns["tp"] if cut is None else cut
         inputs = product.inputs / (tp if product.cut is CutSide.INPUTS else 1.0)
         outputs = product.outputs / (tp if product.cut is CutSide.OUTPUTS else 1.0)
         return PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
@@ -207,9 +217,9 @@ class Rank:
     def _elementwise_s(self) -> FloatColumn:
         """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
         model, framework, c = self.training.model, self.training.framework, self.columns
-        inner = self.routed * model.ffn + self.tokens * model.shared_ffn
+        inner = self.routed * model.ffn / self.block_tp + self.tokens * model.shared_ffn / c["tp"]
         gated = model.activation.matrices == 3
-        block = (framework.gated_passes if gated else framework.plain_passes) * inner / c["tp"]
+        block = (framework.gated_passes if gated else framework.plain_passes) * inner
         passes = framework.hidden_passes + framework.rotary_passes * (model.position is Position.ROPE)
         values = self.tokens * passes * model.hidden / self.split + block
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
@@ -232,13 +242,20 @@ class Rank:
     def _tensor_s(self, full: FloatColumn) -> FloatColumn:
         """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
         With sequence parallelism each is a gather and a scatter of the same bytes, and the backward pass gathers each
-        block's input once more (Korthikanti et al. 2022, 4.2.2)."""
-        framework = self.training.framework
-        size = self.tokens * self.training.model.hidden * framework.transfer_bytes
-        half = self.network.gather_s(size, self.columns["tp"], 1.0)
+        block's input once more (Korthikanti et al. 2022, 4.2.2). Then experts gather over their own ranks the copies of
+        tokens that each of these got, and scatter the answers (Megatron-LM d98e8a64, core/transformer/moe/
+        token_dispatcher.py)."""
+        model, framework = self.training.model, self.training.framework
+        size = model.hidden * framework.transfer_bytes
+        half = self.network.gather_s(self.tokens * size, self.columns["tp"], 1.0)
         shown = np.minimum(self.constants.exposed_reduction, 1.0) if framework.overlaps_tensor else 1.0
-        halves = 2 * (2 + 2 * shown + 2 * full) + np.where(self.split > 1, 2.0, 0.0)
-        return np.where(self.columns["tp"] > 1, halves * half, 0.0)
+        halves = 2 + 2 * shown + 2 * full + (self.split > 1)
+        if model.experts == 0:
+            return np.where(self.columns["tp"] > 1, 2 * halves * half, 0.0)
+        copies = self.network.gather_s(self.routed * size, self.block_tp, 1.0)
+        dispatched = (4 + 2 * full) * copies + (halves * half if model.shared_ffn else 0.0)
+        block = np.where(self.split > 1, dispatched, halves * half)
+        return np.where(self.columns["tp"] > 1, halves * half + block, np.where(self.block_tp > 1, dispatched, 0.0))
 
     def _context_s(self, attention: FloatColumn, full: FloatColumn, selective: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
@@ -259,10 +276,11 @@ class Rank:
 
     def _experts_s(self, full: FloatColumn) -> FloatColumn:
         """All-to-all before and after the experts, forward and backward (Lepikhin et al. 2020)."""
-        model, c = self.training.model, self.columns
-        size = self.routed * model.hidden * self.training.framework.transfer_bytes / self.split
-        one = self.network.all_to_all_s(size, c["ep"], c["tp"] * c["cp"])
-        shown = np.minimum(self.constants.exposed_reduction, 1.0) if self.training.framework.overlaps_experts else 1.0
+        model, framework, c = self.training.model, self.training.framework, self.columns
+        size = self.routed * c["tp"] / self.block_tp / self.split * model.hidden * framework.transfer_bytes
+        copies = model.top_k if framework.dispatches_by_node else 1
+        one = self.network.all_to_all_s(size, c["ep"], self.block_tp, copies)
+        shown = np.minimum(self.constants.exposed_reduction, 1.0) if framework.overlaps_experts else 1.0
         return np.where(c["ep"] > 1, (4 + 2 * full) * shown * one, 0.0)
 
     def _stalled_s(self, full: FloatColumn) -> FloatColumn:

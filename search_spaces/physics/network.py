@@ -3,7 +3,9 @@
 The alpha-beta model over the tiers module, node, network and rack, with the algorithms and protocols of NCCL where the
 links are line rates of accelerators: the fastest one is taken, as NCCL's own cost model does (github.com/NVIDIA/nccl at
 5067397c, src/graph/tuning.cc, ncclTopoTuneModel). A ring over several nodes is pipelined, so that its slowest tier
-alone counts for the bytes; of its hops those inside nodes and those between them are counted apart.
+alone counts for the bytes: what leaves a domain (a node, a rack) leaves it once for all members inside, over the links
+of all of them at once. Hops are counted tier by tier. Where the network's link is the node's own (trays of one NVLink
+domain), the rack is the node.
 
 Ranks are laid out with tp fastest, then cp, dp and pp (as Megatron-LM and the built-in trainer do), so a group of n
 ranks `stride` apart has some members in a node and the rest elsewhere. The groups of a node work at once: each member
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
@@ -63,15 +66,19 @@ MESSAGES_AT_ONCE = 8
 class _Group(NamedTuple):
     """The ranks of a collective, and what they get to use of the links."""
 
-    # Ranks; those that share a node; the nodes.
+    # Ranks; those that share a node, and a rack; the nodes and the racks.
     ranks: FloatColumn
     inner: FloatColumn
+    in_rack: FloatColumn
     outer: FloatColumn
-    # Seconds of a hop and bytes per second of a rank, in a node and between nodes.
+    racks: FloatColumn
+    # Seconds of a hop and bytes per second of a rank: in a node, between nodes, and between racks.
     near_s: FloatColumn
     near: FloatColumn
     far_s: FloatColumn
     far: FloatColumn
+    rack_s: FloatColumn
+    rack: FloatColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +107,43 @@ class Network:
             fastest = np.where(group.inner > 2, np.minimum(fastest, switched), fastest)
         return self._started(group, fastest)
 
-    def all_to_all_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
-        """Seconds until every rank has sent its `size_bytes`, an equal part to each of the `n` ranks: over both tiers
-        at once, each with its own messages."""
+    def broadcasts_s(self, size_bytes: Number, n: Number, stride: Number) -> FloatColumn:
+        """Seconds until each of `n` ranks has sent its equal part of `size_bytes` to all others, one after the other:
+        each a ring with as many hops as a gather of all (InternEvo's hybrid_zero_optim.py, broadcast_params)."""
+        group = self._group(n, stride)
+
+        def each(protocol: NcclProtocol) -> FloatColumn:
+            return self._ring_s(group, protocol, size_bytes / group.ranks, 1)
+
+        return group.ranks * self._started(group, self._fastest(each))
+
+    def all_to_all_s(self, size_bytes: Number, n: Number, stride: Number, copies: int = 1) -> FloatColumn:
+        """Seconds until every rank has sent its `size_bytes`, an equal part to each of the `n` ranks: over all tiers at
+        once, each with its own messages. Of `copies` of one value, to ranks by chance, those for one node cross the
+        network together: of N nodes N (1 - (1 - 1/N)^copies) get some (DeepEP's way, github.com/deepseek-ai/DeepEP)."""
         group = self._group(n, stride, spread=True)
         together = MESSAGES_AT_ONCE if self._accelerated else 1
-        near = np.ceil((group.inner - 1) / together) * group.near_s
-        near = near + (group.inner - 1) / group.ranks * size_bytes / group.near
-        others = group.ranks - group.inner
-        far = np.ceil(others / together) * group.far_s + others / group.ranks * size_bytes / group.far
-        return self._started(group, np.maximum(near, np.where(others > 0, far, 0.0)))
+        once = group.outer * (1 - (1 - 1 / group.outer) ** copies) / copies
+        tiers = (
+            (group.inner - 1, 1.0, group.near_s, group.near),
+            (group.in_rack - group.inner, once, group.far_s, group.far),
+            (group.ranks - group.in_rack, once, group.rack_s, group.rack),
+        )
+        seconds = [
+            np.ceil(others / together) * hop_s + others / group.ranks * size_bytes * share / reached
+            for others, share, hop_s, reached in tiers
+        ]
+        return self._started(group, np.max(seconds, axis=0))
 
     def send_s(self, size_bytes: Number, stages: Number, stride: Number) -> FloatColumn:
         """Seconds to send `size_bytes` to the next of `stages` pipeline stages, whose ranks lie `stride` apart. The
         slowest boundary counts: between nodes as soon as the stages do not fit one node."""
-        inside = stages * stride <= self.cluster.devices_per_node
-        group = self._group(stages, stride)
+        group, span = self._group(stages, stride), np.asarray(stages * stride)
         near = group.near_s + size_bytes / group.near
         far = group.far_s + size_bytes / group.far
-        result: FloatColumn = np.where(inside, near, far)
+        beyond = group.rack_s + size_bytes / group.rack
+        devices, in_rack = self._domain
+        result: FloatColumn = np.select([span <= devices, span <= in_rack], [near, far], beyond)
         return result
 
     def _started(self, group: _Group, seconds: FloatColumn) -> FloatColumn:
@@ -138,33 +163,56 @@ class Network:
 
     def _ring_s(self, group: _Group, protocol: NcclProtocol, size_bytes: Number, passes: int) -> FloatColumn:
         """passes: 1 for a gather or a scatter, 2 for both of them."""
-        far_s = group.far_s * np.where(group.inner > 1, protocol.far, protocol.alone)
-        hops = (group.ranks - group.outer) * group.near_s * protocol.near + (group.outer - 1) * far_s
+        between = (group.outer - group.racks) * group.far_s + (group.racks - 1) * group.rack_s
+        between = between * np.where(group.inner > 1, protocol.far, protocol.alone)
+        hops = (group.ranks - group.outer) * group.near_s * protocol.near + between
         sent = (group.ranks - 1) / group.ranks * size_bytes / _slowest(group, protocol)
         result: FloatColumn = protocol.base_s + passes * (hops + sent)
         return result
 
     def _tree_s(self, group: _Group, protocol: NcclProtocol, size_bytes: Number) -> FloatColumn:
         """A chain in each node and a tree of the nodes, up and down."""
-        far_s = group.far_s * np.where(group.inner > 1, protocol.far, protocol.alone)
-        hops = (group.inner - 1) * group.near_s * protocol.near + np.log2(group.outer) * far_s
+        between = np.log2(group.outer / group.racks) * group.far_s + np.log2(group.racks) * group.rack_s
+        between = between * np.where(group.inner > 1, protocol.far, protocol.alone)
+        hops = (group.inner - 1) * group.near_s * protocol.near + between
         result: FloatColumn = protocol.base_s + 2 * (hops + size_bytes / (TREE_SHARE * _slowest(group, protocol)))
         return result
 
     def _switched_s(self, group: _Group, size_bytes: Number) -> FloatColumn:
         """In the switches of each node, and between the nodes as in a tree, at the ring's bytes."""
         inside = size_bytes / (SWITCH_SHARE * group.near)
-        between = 2 * (group.outer - 1) / group.outer * size_bytes / (group.inner * group.far)
+        between = 2 * (group.outer - 1) / group.outer * size_bytes / _leaving(group)
         hops = SWITCH_NEAR_S + 2 * np.log2(group.outer) * SWITCH_FAR_S
         result: FloatColumn = hops + np.maximum(inside, between)
         return result
 
     def _group(self, n: Number, stride: Number, *, spread: bool = False) -> _Group:
         """spread: members exchange with all others, also with those on other rails."""
-        ranks = np.asarray(n, dtype=np.float64)
-        inner = np.clip(self.cluster.devices_per_node // np.asarray(stride), 1, ranks).astype(np.float64)
-        outer = ranks / inner
-        return _Group(ranks, inner, outer, *self._near(inner, stride), *self._far(outer, n * stride, spread=spread))
+        ranks, (devices, in_rack) = np.asarray(n, dtype=np.float64), self._domain
+        inner, rack = (np.clip(size // np.asarray(stride), 1, ranks).astype(np.float64) for size in (devices, in_rack))
+        near_s, near = self._near(inner, stride)
+        outer, racks = ranks / inner, ranks / rack
+        links = self._far_links
+        hops = (link.latency_s * self.constants.network_latency_factor for link in links)
+        far_s, rack_s = (np.broadcast_to(hop, ranks.shape) for hop in hops)
+        far, beyond = (self._far_reached(link, outer, spread=spread) for link in links)
+        return _Group(ranks, inner, rack, outer, racks, near_s, near, far_s, far, rack_s, beyond)
+
+    @property
+    def _domain(self) -> tuple[int, int]:
+        """Devices that the node's link joins, and those of a rack; all of them where there are no racks."""
+        cluster = self.cluster
+        rack = cluster.nodes_per_rack * cluster.devices_per_node
+        if rack and cluster.node_link is not None and cluster.network_link == cluster.node_link:
+            return rack, MAX_WHOLE
+        return cluster.devices_per_node, rack or MAX_WHOLE
+
+    @property
+    def _far_links(self) -> tuple[LinkSpec, LinkSpec]:
+        """What leads out of `_domain`'s devices, and out of its racks."""
+        network = self.cluster.network_link or FREE
+        beyond = self.cluster.rack_link or network
+        return (beyond, beyond) if self._domain[0] > self.cluster.devices_per_node else (network, beyond)
 
     def _near(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
         """Latency and bandwidth inside a node: of the module's link where the group fits a module."""
@@ -180,18 +228,6 @@ class Network:
         share = share / DEFAULTS.node_efficiency if link.measured else share
         return np.asarray(link.bandwidth_bytes_per_s * share, dtype=np.float64)
 
-    def _far(self, nodes: Number, span: Number, *, spread: bool) -> tuple[FloatColumn, FloatColumn]:
-        """Latency and bandwidth per device between `nodes`: of the rack's link where the group, over `span` devices
-        from its first to its last, leaves a rack."""
-        network = self.cluster.network_link or FREE
-        rack = self.cluster.rack_link or network
-        in_rack = self.cluster.nodes_per_rack * self.cluster.devices_per_node
-        leaves = (np.asarray(span) > in_rack) & (in_rack > 0)
-        hop = np.where(leaves, rack.latency_s, network.latency_s) * self.constants.network_latency_factor
-        far = self._far_reached(rack, nodes, spread=spread), self._far_reached(network, nodes, spread=spread)
-        reached: FloatColumn = np.where(leaves, far[0], far[1])
-        return np.asarray(hop, dtype=np.float64), reached
-
     def _far_reached(self, link: LinkSpec, nodes: Number, *, spread: bool) -> FloatColumn:
         """Of a line rate, the share that collectives reach, less the more nodes meet in the switches. On a network of
         rails, rings and sends stay on their rail and meet nobody."""
@@ -206,5 +242,12 @@ class Network:
 def _slowest(group: _Group, protocol: NcclProtocol) -> FloatColumn:
     """Bytes per second of a pipelined ring: of a rank's link in the node, or of all members' shares between nodes."""
     near = group.near * protocol.share
-    far = np.minimum(group.inner * group.far * protocol.share, protocol.far_most)
+    far = np.minimum(_leaving(group) * protocol.share, protocol.far_most)
     return np.where(group.outer > 1, np.where(group.inner > 1, np.minimum(near, far), far), near)
+
+
+def _leaving(group: _Group) -> FloatColumn:
+    """Bytes per second out of a node, by all its members, or out of a rack, by all of its, whichever are fewer."""
+    beyond = np.where(group.racks > 1, group.in_rack * group.rack, np.inf)
+    leaving: FloatColumn = np.minimum(group.inner * group.far, beyond)
+    return leaving

@@ -1,7 +1,7 @@
 """Seconds of an optimizer step under a plan, by part, for whole columns of plans at once.
 
 A micro-batch crosses a pipeline stage in the time of its layers (`layer_time`); stages make a pipeline; gradients are
-reduced and the optimizer runs once per step. The step is the slowest stage's. Not modelled: stragglers, data loading.
+reduced (`replicas`) and the optimizer runs once per step. The step is the slowest stage's. Not modelled: data loading.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from enum import StrEnum
 import numpy as np
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn
+from meshtune.search_spaces.columns import (
+    SCHEDULES,
+    Columns,
+    FloatColumn,
+    expert_replicas,
+    sharding_ranks,
+    zero_groups,
+)
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.layer_time import LayerTime, Rank
 from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s, weights_of
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import fewer_layers
@@ -31,8 +39,8 @@ class TimePart(StrEnum):
     """Parts of a step's time; work beside computation that does not lengthen the step is in none.
 
     COMPUTE: forward and backward passes. RECOMPUTE: activations computed again. TP, CP, EP: collectives in the layers.
-    SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction and
-    ZeRO's gathers. OPTIMIZER: the update.
+    SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction,
+    ZeRO's gathers and the wait for the slowest replica. OPTIMIZER: the update.
     """
 
     COMPUTE = "compute"
@@ -77,7 +85,7 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
         TimePart.EP: micro * stages.layers * layer.ep,
         TimePart.SEND_RECEIVE: _send_receive_s(rank),
         TimePart.BUBBLE: _bubble_s(rank, layer, stages),
-        TimePart.DP: _replicas_s(rank, layer, stages),
+        TimePart.DP: _dp_s(rank, layer, stages),
         TimePart.OPTIMIZER: _optimizer_s(rank, stages),
     }
 
@@ -135,82 +143,26 @@ def _bubble_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     return left
 
 
-def _replicas_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
-    """The replicas' collectives: dense weights over dp x cp, experts' over dp / ep x cp, one after the other."""
-    c, model, framework = rank.columns, rank.training.model, rank.training.framework
-    dense = stages.layers * rank.dense_weights + framework.padded_vocab(model, c["tp"]) * model.hidden / c["tp"]
-    transfers = _transfers(rank, dense, c["dp"] * c["cp"], c["tp"], stages.layers)
-    if model.experts:
-        experts = stages.layers * rank.expert_weights
-        group = np.maximum(c["dp"] / c["ep"], 1.0) * c["cp"], c["tp"] * c["cp"] * c["ep"]
-        if not framework.shards_over_experts:
-            transfers = _shared_in_groups(rank, dense, transfers, _transfers(rank, dense, *group, stages.layers))
-        transfers = transfers + _transfers(rank, experts, *group, stages.layers)
-    shown = _shown_s(rank, transfers, stages.slowest_s - stages.layers * (layer.tp + layer.cp + layer.ep))
-    slices = (PARAMETERS_PER_LAYER * stages.layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
-    cut = slices * rank.training.framework.slice_s * rank.constants.launch_factor
-    return shown + np.where((c["zero_stage"] == 1) & (c["dp"] * c["cp"] > 1), cut, 0.0)
-
-
-def _shared_in_groups(rank: Rank, dense: FloatColumn, whole: FloatColumn, groups: FloatColumn) -> FloatColumn:
-    """Of weights that each of the ep ranks has a copy of: reduced among these, then scattered and gathered in groups
-    of dp / ep. Without ZeRO they are reduced over all at once."""
-    c = rank.columns
-    among = rank.network.all_reduce_s(dense * rank.training.framework.reduce_bytes, c["ep"], c["tp"] * c["cp"])
-    return np.stack([whole[0], groups[1] + among, groups[2], groups[3]])
-
-
-def _transfers(
-    rank: Rank, weights: FloatColumn, n: FloatColumn, stride: FloatColumn, layers: FloatColumn
-) -> FloatColumn:
-    """Seconds of the collectives of one group of `n` ranks, 0 where that is one. Four rows: all gradients reduced;
-    all gradients scattered; all weights gathered; and the latency of gathering every further layer by itself."""
-    framework, network = rank.training.framework, rank.network
-    seconds = [
-        network.all_reduce_s(weights * framework.reduce_bytes, n, stride),
-        network.gather_s(weights * framework.reduce_bytes, n, stride),
-        network.gather_s(weights * framework.gather_bytes, n, stride),
-        (np.maximum(layers, 1) - 1) * network.gather_s(0.0, n, stride),
-    ]
-    return np.where(n > 1, np.stack(seconds), 0.0)
-
-
-def _shown_s(rank: Rank, transfers: FloatColumn, window: FloatColumn) -> FloatColumn:
-    """Seconds that the transfers add to a step (Rajbhandari et al. 2020, section 7).
-
-    ZeRO 0 reduces gradients; 1 and 2 scatter them and gather weights; 3 gathers weights, layer by layer, forward and
-    backward, and scatters gradients. A transfer beside the backward pass of the last micro-batch (of every one: ZeRO 3
-    and 2, without a pipeline) shows in part. window: seconds of work of one micro-batch.
-    """
+def _dp_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
+    """The replicas' collectives, the wait for the slowest of them, and the slices that a code cuts weights into."""
     c, framework = rank.columns, rank.training.framework
-
-    def shown(transfer: FloatColumn, beside: FloatColumn) -> FloatColumn:
-        return rank.exposed_s(transfer, beside) if framework.overlapped_gradients else transfer
-
-    backward = window * 2 / 3
-    every = c["grad_accum_steps"] if framework.reduces_every_micro_batch else np.ones_like(c["pp"])
-    rounds = np.where(c["pp"] > 1, 1.0, every)
-    reduce, scatter, gather, latencies = transfers
-    late = rank.exposed_s(gather, window / 3) if framework.overlapped_gathers else gather
-    stages = [
-        shown(reduce, backward),
-        (reduce if framework.late_whole_gradients else shown(scatter, backward)) + late,
-        shown(scatter, backward) * rounds + late,
-        # In a pipeline gradients are whole until the end, but weights are gathered for every micro-batch.
-        shown(scatter * rounds / c["grad_accum_steps"] + 2 * gather + 3 * latencies, window) * c["grad_accum_steps"],
-    ]
-    return np.select([c["zero_stage"] == stage for stage in range(4)], stages)
+    head, computing = stages.head_s, stages.layers * layer.compute
+    forward = (computing + head) / 3
+    backward = computing + head - forward + stages.layers * layer.recompute
+    shown = replicas_s(rank, Passes(stages.layers, forward, backward))
+    waiting = straggling_s(rank, c["grad_accum_steps"] * (forward + backward))
+    slices = (PARAMETERS_PER_LAYER * stages.layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
+    cut = slices * framework.slice_s * rank.constants.launch_factor
+    return shown + waiting + np.where((c["zero_stage"] == 1) & (c["dp"] * c["cp"] > 1), cut, 0.0)
 
 
 def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
-    """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once. ZeRO cuts
-    dense weights over dp x cp, experts' over dp / ep x cp."""
-    c, model, framework = rank.columns, rank.training.model, rank.training.framework
-    dense = stages.layers * rank.dense_weights + framework.padded_vocab(model, c["tp"]) * model.hidden / c["tp"]
-    experts = stages.layers * rank.expert_weights
-    replicas = c["dp"] * c["cp"]
-    shared = dense / replicas * (1.0 if framework.shards_over_experts else c["ep"])
-    own = np.where(c["zero_stage"] >= 1, shared + experts * c["ep"] / replicas, dense + experts)
+    """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
+    c, framework = rank.columns, rank.training.framework
+    dense, experts = weights_of(rank, stages.layers)
+    shared = dense / sharding_ranks(c) * (1.0 if framework.shards_over_experts else c["ep"])
+    sharded = shared + experts * zero_groups(c) / expert_replicas(c)
+    own = np.where(c["zero_stage"] >= 1, sharded, dense + experts)
     per_weight = 2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes
     rates = rank.rates
     known = rates.measured.step_overhead_s if framework.probed else None

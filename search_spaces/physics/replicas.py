@@ -1,0 +1,143 @@
+"""Seconds that the collectives of replicas add to a step: gradients' reduction and ZeRO's gathers, beside computation.
+
+A model of events on two streams in place of sums. Gradients and weights travel in N equal units (buckets, or layers), as
+each training code cuts them. In a backward pass a unit is ready every b seconds and takes c on the stream of
+collectives, one after the other. The last one is ready when the pass ends, so c + (N - 1) max(0, c - b) is left to wait
+for (equal jobs on two machines in a row, Johnson 1954). A forward pass that needs gathered weights waits for the first
+unit and then likewise. Units that are sharded by `zero_group` are summed once more over the groups, on other links: the
+slower of both sets the pace, and the last unit takes both. While a transfer runs, the computation beside it slows down
+by a share of the transfer's time (`Constants.exposed_reduction`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from meshtune.search_spaces.columns import FloatColumn, expert_replicas, expert_tp, sharding_ranks, zero_groups
+from meshtune.search_spaces.physics.layer_time import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """One micro-batch in the stage that decides: its layers, and seconds of computing forward and backward."""
+
+    layers: FloatColumn
+    forward_s: FloatColumn
+    backward_s: FloatColumn
+
+
+class _Unit(NamedTuple):
+    """Seconds of the collectives of one unit of weights: whole gradients summed over all replicas; their parts made in
+    a group and summed over the groups; and weights gathered in a group."""
+
+    reduced: FloatColumn
+    scattered: FloatColumn
+    summed: FloatColumn
+    gathered: FloatColumn
+
+
+def weights_of(rank: Rank, layers: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
+    """Weights of a rank with so many layers and the head: those that all replicas hold alike, and experts'."""
+    model, tp = rank.training.model, rank.columns["tp"]
+    ends = rank.training.framework.padded_vocab(model, tp) * model.hidden / tp
+    return layers * rank.dense_weights + ends, layers * rank.expert_weights
+
+
+def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
+    """Seconds per step (Rajbhandari et al. 2020, section 7). ZeRO 0 sums gradients; 1 and 2 scatter them and gather
+    weights; 3 gathers weights forward and backward, and scatters gradients. Beside computing: what is reduced in the
+    backward pass of the last micro-batch (of every one: ZeRO 2 and 3 without a pipeline), and ZeRO 3's gathers."""
+    c, framework = rank.columns, rank.training.framework
+    count = _units(rank, passes.layers)
+    unit = _unit(rank, passes.layers, count)
+    share = np.minimum(rank.constants.exposed_reduction, 1.0)
+
+    def shown(pace: FloatColumn, alone: FloatColumn, window: FloatColumn, beside: bool = True) -> FloatColumn:
+        """pace, alone: seconds of a unit on the stream, and of the one that nothing hides."""
+        whole = count * pace + alone - np.minimum(pace, alone)
+        late = alone + (count - 1) * np.maximum(0.0, pace - window / count)
+        return late + share * np.maximum(0.0, whole - late) if beside else whole
+
+    beside = framework.overlapped_gradients
+    forward, backward = passes.forward_s, passes.backward_s
+    sharded = np.maximum(unit.scattered, unit.summed)
+    scatter = shown(sharded, unit.scattered + unit.summed, backward, beside)
+    reduce = shown(unit.reduced, unit.reduced, backward, beside)
+    if framework.whole_gradients:
+        scatter = reduce
+    if framework.late_whole_gradients:
+        scatter = _unit(rank, passes.layers, np.ones_like(count)).reduced
+    late = shown(unit.gathered, unit.gathered, forward, framework.overlapped_gathers)
+    if framework.broadcasts_weights:
+        late = _broadcasts_s(rank, passes.layers)
+    micro = c["grad_accum_steps"]
+    rounds = np.where((c["pp"] > 1) | (not framework.reduces_every_micro_batch), 1.0, micro)
+    gather = shown(unit.gathered, unit.gathered, forward)
+    both = np.maximum(unit.gathered + unit.scattered, unit.summed)
+    again = shown(unit.gathered, unit.gathered, backward)
+    # The first unit's gather comes before the pass, the last one's parts are made after it.
+    through = unit.gathered + shown(both, unit.scattered + unit.summed, backward, beside)
+    three = micro * gather + (micro - rounds) * again + rounds * through
+    stages = [reduce, scatter + late, rounds * scatter + late, three]
+    return np.select([c["zero_stage"] == stage for stage in range(4)], stages)
+
+
+def straggling_s(rank: Rank, computing_s: FloatColumn) -> FloatColumn:
+    """The wait for the slowest of all replicas: of n normal times the largest lies some sqrt(2 ln n) standard deviations
+    above their mean (Cramer 1946, 28.6)."""
+    replicas = rank.columns["dp"] * rank.columns["cp"]
+    return computing_s * rank.constants.straggling * np.sqrt(2 * np.log(replicas))
+
+
+def _units(rank: Rank, layers: FloatColumn) -> FloatColumn:
+    """The number of units: layers and the rest, or buckets."""
+    c, framework = rank.columns, rank.training.framework
+    by_layer = layers + 1
+    if not framework.bucket_weights:
+        return by_layer
+    bucket = np.maximum(framework.bucket_weights, framework.bucket_weights_per_rank * c["dp"] * c["cp"])
+    return np.where(c["zero_stage"] == 3, by_layer, np.ceil(sum(weights_of(rank, layers)) / bucket))
+
+
+def _unit(rank: Rank, layers: FloatColumn, count: FloatColumn) -> _Unit:
+    c, framework = rank.columns, rank.training.framework
+    dense, experts = (weights / count for weights in weights_of(rank, layers))
+    group, groups = sharding_ranks(c), zero_groups(c)
+    if not rank.training.model.experts:
+        return _of(rank, dense, group, c["tp"], groups)
+    stride = expert_tp(c) * c["ep"]
+    alike = _of(rank, dense, group, c["tp"], groups)
+    if not framework.shards_over_experts:
+        # Weights that each of the ep ranks has a copy of are summed among these, then scattered and gathered.
+        among = rank.network.all_reduce_s(dense * framework.reduce_bytes, c["ep"], expert_tp(c))
+        apart = _of(rank, dense, np.maximum(1.0, group / c["ep"]), stride, groups)
+        alike = apart._replace(reduced=alike.reduced, scattered=apart.scattered + among)
+    own = _of(rank, experts, expert_replicas(c) / groups, stride, groups)
+    return _Unit(*(one + other for one, other in zip(alike, own, strict=True)))
+
+
+def _of(rank: Rank, weights: FloatColumn, group: FloatColumn, stride: FloatColumn, groups: FloatColumn) -> _Unit:
+    """Of the ranks that hold the same weights: `groups` groups of `group` ranks, `stride` apart."""
+    framework, network = rank.training.framework, rank.network
+    gradients = weights * framework.reduce_bytes
+    return _Unit(
+        network.all_reduce_s(gradients, group * groups, stride),
+        network.gather_s(gradients, group, stride),
+        network.all_reduce_s(gradients / group, groups, stride * group),
+        network.gather_s(weights * framework.gather_bytes, group, stride),
+    )
+
+
+def _broadcasts_s(rank: Rank, layers: FloatColumn) -> FloatColumn:
+    """Each rank of a group sends its part of the weights to all others, one rank after the other."""
+    c, framework = rank.columns, rank.training.framework
+    dense, experts = weights_of(rank, layers)
+    groups = zero_groups(c)
+    seconds = rank.network.broadcasts_s(dense * framework.gather_bytes, sharding_ranks(c), c["tp"])
+    if not rank.training.model.experts:
+        return seconds
+    stride = expert_tp(c) * c["ep"]
+    return seconds + rank.network.broadcasts_s(experts * framework.gather_bytes, expert_replicas(c) / groups, stride)
