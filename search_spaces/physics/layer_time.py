@@ -263,6 +263,8 @@ class Rank:
         forward pass that is repeated repeats its own, and selective recomputation the gathers as well; of attention,
         the exchanges."""
         model, c, width = self.training.model, self.columns, self.training.framework.transfer_bytes
+        if np.all(c["cp"] == 1):
+            return np.zeros_like(attention)
         keys = model.kv_width + model.value_width
         kept = self.tokens * c["cp"] * keys / c["tp"] * width
         gather = (3 + full + selective) * self.network.gather_s(kept, c["cp"], c["tp"])
@@ -277,6 +279,8 @@ class Rank:
     def _experts_s(self, full: FloatColumn) -> FloatColumn:
         """All-to-all before and after the experts, forward and backward (Lepikhin et al. 2020)."""
         model, framework, c = self.training.model, self.training.framework, self.columns
+        if np.all(c["ep"] == 1):
+            return np.zeros_like(full)
         size = self.routed * c["tp"] / self.block_tp / self.split * model.hidden * framework.transfer_bytes
         copies = model.top_k if framework.dispatches_by_node else 1
         one = self.network.all_to_all_s(size, c["ep"], self.block_tp, copies)

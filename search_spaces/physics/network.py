@@ -66,12 +66,12 @@ MESSAGES_AT_ONCE = 8
 class _Group(NamedTuple):
     """The ranks of a collective, and what they get to use of the links."""
 
-    # Ranks; those that share a node, and a rack; the nodes and the racks.
+    # Ranks; those that share a node, and a rack; the nodes and the racks, 1 where there are none.
     ranks: FloatColumn
     inner: FloatColumn
     in_rack: FloatColumn
     outer: FloatColumn
-    racks: FloatColumn
+    racks: Number
     # Seconds of a hop and bytes per second of a rank: in a node, between nodes, and between racks.
     near_s: FloatColumn
     near: FloatColumn
@@ -163,7 +163,9 @@ class Network:
 
     def _ring_s(self, group: _Group, protocol: NcclProtocol, size_bytes: Number, passes: int) -> FloatColumn:
         """passes: 1 for a gather or a scatter, 2 for both of them."""
-        between = (group.outer - group.racks) * group.far_s + (group.racks - 1) * group.rack_s
+        between = (group.outer - group.racks) * group.far_s
+        if np.any(group.racks > 1):
+            between = between + (group.racks - 1) * group.rack_s
         between = between * np.where(group.inner > 1, protocol.far, protocol.alone)
         hops = (group.ranks - group.outer) * group.near_s * protocol.near + between
         sent = (group.ranks - 1) / group.ranks * size_bytes / _slowest(group, protocol)
@@ -189,9 +191,13 @@ class Network:
     def _group(self, n: Number, stride: Number, *, spread: bool = False) -> _Group:
         """spread: members exchange with all others, also with those on other rails."""
         ranks, (devices, in_rack) = np.asarray(n, dtype=np.float64), self._domain
-        inner, rack = (np.clip(size // np.asarray(stride), 1, ranks).astype(np.float64) for size in (devices, in_rack))
+        inner = np.clip(np.floor(devices / np.asarray(stride)), 1.0, ranks)
+        rack, racks = ranks, 1.0
+        if in_rack < MAX_WHOLE:
+            rack = np.clip(np.floor(in_rack / np.asarray(stride)), 1.0, ranks)
+            racks = ranks / rack
         near_s, near = self._near(inner, stride)
-        outer, racks = ranks / inner, ranks / rack
+        outer = ranks / inner
         links = self._far_links
         hops = (link.latency_s * self.constants.network_latency_factor for link in links)
         far_s, rack_s = (np.broadcast_to(hop, ranks.shape) for hop in hops)
@@ -216,8 +222,9 @@ class Network:
 
     def _near(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
         """Latency and bandwidth inside a node: of the module's link where the group fits a module."""
-        node = self.cluster.node_link or FREE
-        module = self.cluster.module_link or node
+        node, module = self.cluster.node_link or FREE, self.cluster.module_link
+        if module is None:
+            return np.full(n.shape, node.latency_s), np.broadcast_to(self._near_reached(node), n.shape)
         within = np.asarray(n * stride) <= self.cluster.devices_per_module
         alpha = np.where(within, module.latency_s, node.latency_s)
         reached: FloatColumn = np.where(within, self._near_reached(module), self._near_reached(node))
@@ -248,6 +255,7 @@ def _slowest(group: _Group, protocol: NcclProtocol) -> FloatColumn:
 
 def _leaving(group: _Group) -> FloatColumn:
     """Bytes per second out of a node, by all its members, or out of a rack, by all of its, whichever are fewer."""
-    beyond = np.where(group.racks > 1, group.in_rack * group.rack, np.inf)
-    leaving: FloatColumn = np.minimum(group.inner * group.far, beyond)
+    leaving: FloatColumn = group.inner * group.far
+    if np.any(group.racks > 1):
+        leaving = np.where(group.racks > 1, np.minimum(leaving, group.in_rack * group.rack), leaving)
     return leaving

@@ -55,11 +55,11 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     unit = _unit(rank, passes.layers, count)
     share = np.minimum(rank.constants.exposed_reduction, 1.0)
 
-    def shown(pace: FloatColumn, alone: FloatColumn, window: FloatColumn, beside: bool = True) -> FloatColumn:
-        """pace, alone: seconds of a unit on the stream, and of the one that nothing hides."""
-        whole = count * pace + alone - np.minimum(pace, alone)
-        late = alone + (count - 1) * np.maximum(0.0, pace - window / count)
-        return late + share * np.maximum(0.0, whole - late) if beside else whole
+    def shown(pace: FloatColumn, ends: FloatColumn, window: FloatColumn, beside: bool = True) -> FloatColumn:
+        """pace, ends: seconds of a unit on the busiest stream, and of what lies before and after the pass, >= pace."""
+        whole = (count - 1) * pace + ends
+        late = (count - 1) * np.maximum(0.0, pace - window / count) + ends
+        return late + share * (whole - late) if beside else whole
 
     beside = framework.overlapped_gradients
     forward, backward = passes.forward_s, passes.backward_s
@@ -79,7 +79,7 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     both = np.maximum(unit.gathered + unit.scattered, unit.summed)
     again = shown(unit.gathered, unit.gathered, backward)
     # The first unit's gather comes before the pass, the last one's parts are made after it.
-    through = unit.gathered + shown(both, unit.scattered + unit.summed, backward, beside)
+    through = shown(both, unit.gathered + unit.scattered + unit.summed, backward, beside)
     three = micro * gather + (micro - rounds) * again + rounds * through
     stages = [reduce, scatter + late, rounds * scatter + late, three]
     return np.select([c["zero_stage"] == stage for stage in range(4)], stages)
@@ -122,12 +122,15 @@ def _unit(rank: Rank, layers: FloatColumn, count: FloatColumn) -> _Unit:
 def _of(rank: Rank, weights: FloatColumn, group: FloatColumn, stride: FloatColumn, groups: FloatColumn) -> _Unit:
     """Of the ranks that hold the same weights: `groups` groups of `group` ranks, `stride` apart."""
     framework, network = rank.training.framework, rank.network
-    gradients = weights * framework.reduce_bytes
+    gradients, nothing = weights * framework.reduce_bytes, np.zeros_like(weights)
+    whole = framework.whole_gradients or framework.late_whole_gradients or np.any(rank.columns["zero_stage"] == 0)
+    scattered = network.gather_s(gradients, group, stride)
+    alike = framework.gather_bytes == framework.reduce_bytes
     return _Unit(
-        network.all_reduce_s(gradients, group * groups, stride),
-        network.gather_s(gradients, group, stride),
-        network.all_reduce_s(gradients / group, groups, stride * group),
-        network.gather_s(weights * framework.gather_bytes, group, stride),
+        network.all_reduce_s(gradients, group * groups, stride) if whole else nothing,
+        scattered,
+        network.all_reduce_s(gradients / group, groups, stride * group) if np.any(groups > 1) else nothing,
+        scattered if alike else network.gather_s(weights * framework.gather_bytes, group, stride),
     )
 
 

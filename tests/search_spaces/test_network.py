@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from meshtune.runners.documents import read_value
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.presets import cluster_presets, described
 
 MODULE = LinkSpec(latency_s=1e-6, bandwidth_bytes_per_s=400e9)
 NODE = LinkSpec(latency_s=2e-6, bandwidth_bytes_per_s=100e9)
@@ -77,9 +79,38 @@ def test_a_module_link_serves_only_groups_inside_one_module():
     [(2, 8, NETWORK), (4, 8, RACK), (2, 16, RACK), (8, 8, RACK)],
     ids=["two neighbours", "four nodes", "two nodes of two racks", "all nodes"],
 )
-def test_a_group_that_leaves_its_rack_runs_at_the_racks_link(n, stride, link):
-    expected = (n - 1) * link.latency_s + (n - 1) / n * S / link.bandwidth_bytes_per_s
-    assert float(network(RACKS).gather_s(S, n, stride)) == pytest.approx(expected)
+def test_a_ring_leaves_each_rack_once_over_the_links_of_all_its_members(n, stride, link):
+    racks = n * stride // 16 if n * stride > 16 else 1
+    hops = (n - racks) * NETWORK.latency_s + (racks - 1) * RACK.latency_s
+    leaving = min(NETWORK.bandwidth_bytes_per_s, n / racks * RACK.bandwidth_bytes_per_s if racks > 1 else 1e30)
+    assert float(network(RACKS).gather_s(S, n, stride)) == pytest.approx(hops + (n - 1) / n * S / leaving)
+    assert (racks > 1) == (link is RACK)
+
+
+@pytest.mark.parametrize("n", [8, 64, 512])
+def test_a_rack_of_one_nvlink_domain_costs_the_same_by_trays_as_whole(n):
+    """512 devices leave a rack of 72 by the links of all of these at once."""
+    presets = cluster_presets()
+    whole, trays = (
+        replace(read_value(ClusterSpec, described(presets[name])), nodes=nodes)
+        for name, nodes in (("gb200-nvl72", 8), ("gb200-trays", 144))
+    )
+    for what in ("gather_s", "all_reduce_s", "all_to_all_s", "send_s"):
+        seconds = [float(getattr(Network(one, DEFAULTS), what)(S, n, 1)) for one in (whole, trays)]
+        assert seconds[0] == pytest.approx(seconds[1])
+    one_link = S * 511 / 512 / (50e9 * DEFAULTS.network_efficiency)
+    assert float(Network(trays, DEFAULTS).gather_s(S, 512, 1)) < one_link / 10
+
+
+def test_copies_for_one_node_cross_the_network_together():
+    plain, once = (float(network().all_to_all_s(S, 64, 1, copies)) for copies in (1, 8))
+    assert once == pytest.approx(plain * 8 * (1 - (7 / 8) ** 8) / 8, rel=1e-3)
+    assert float(network().all_to_all_s(S, 8, 1, 8)) == float(network().all_to_all_s(S, 8, 1))
+
+
+def test_parts_that_are_broadcast_cost_as_many_rings_as_there_are_ranks():
+    each = 63 / 64 * S / 64 / (8 * 10e9) + 56 * 2e-6 + 7 * 10e-6
+    assert float(network().broadcasts_s(S, 64, 1)) == pytest.approx(64 * each)
 
 
 def test_congestion_divides_the_network_by_the_doublings_of_its_nodes():
