@@ -27,7 +27,7 @@ from pathlib import Path
 import metrics
 import numpy as np
 import numpy.typing as npt
-from left_out import Fitted, fit_source, moved, observed, over_sources
+from left_out import Fitted, fit_source, moved, observed, over_sources, widened
 from left_out_hypotheses import told_by, weigh
 from replay_cells import read_cells
 from replay_report import GENERIC, Comparison
@@ -45,6 +45,8 @@ from meshtune.tuner.search.physics.weighing import Hypotheses
 
 # As in accuracy.py and replay.py.
 LEAST_ROWS, LEAST_RANKED, LEARNT, DRAWS = 10, 8, 5, 3
+# Devices of a large cell; rows of one node that teach what more nodes take.
+LARGE, ONE_NODE_ROWS = 256, 20
 # 90 % of a normal distribution lie within +- this many standard deviations.
 WIDTH_90 = 1.645
 # Cells of a source that are calibrated, spread evenly over it.
@@ -57,6 +59,8 @@ PREDICTED = (
     "time_uncalibrated",
     "spearman_cell",
     "time_after_5",
+    "time_after_5_at_256",
+    "time_one_node_to_more",
     "memory_uncalibrated",
     "memory_after_5",
     "interval_90_holds",
@@ -102,7 +106,8 @@ def predicted(source: Source, calibration: Calibration) -> Figures:
     before = [_before(cell, calibration) for cell in source.cells]
     spread = np.unique(np.linspace(0, len(source.cells) - 1, min(len(source.cells), LEARNT_CELLS)).round().astype(int))
     after = [_after(source.cells[int(at)], calibration) for at in spread]
-    return {name: _pooled(name, [score[name] for score in (*before, *after) if name in score]) for name in PREDICTED}
+    scores = [*before, *after, _to_more_nodes(source, calibration)]
+    return {name: _pooled(name, [score[name] for score in scores if name in score]) for name in PREDICTED}
 
 
 def _before(cell: Cell, calibration: Calibration) -> Figures:
@@ -132,7 +137,22 @@ def _after(cell: Cell, calibration: Calibration) -> Figures:
         time, peak, _ = _ratios(cell, learnt)
         times.append(_error(time[rest]))
         peaks.append(_error(peak[rest]))
-    return {"time_after_5": _mean(times), "memory_after_5": _mean(peaks)}
+    large = _mean(times) if cell.reports[0].row.gpus >= LARGE else None
+    return {"time_after_5": _mean(times), "time_after_5_at_256": large, "memory_after_5": _mean(peaks)}
+
+
+def _to_more_nodes(source: Source, calibration: Calibration) -> Figures:
+    """The error on more nodes after rows of one node alone, of all models together."""
+    timed = [one for cell in source.cells for one in cell.reports if one.timed]
+    alone, more = ([one for one in timed if (one.row.nodes == 1) == few] for few in (True, False))
+    if len(alone) < LEARNT or len(more) < LEARNT:
+        return {"time_one_node_to_more": None}
+    random, cell, errors = np.random.default_rng(0), Cell(more), []
+    for _ in range(DRAWS):
+        chosen = random.choice(len(alone), min(len(alone), ONE_NODE_ROWS), replace=False)
+        learnt = calibrate(observed([alone[int(one)] for one in chosen]), calibration)
+        errors.append(_error(_ratios(cell, learnt)[0]))
+    return {"time_one_node_to_more": _mean(errors)}
 
 
 def _ratios(cell: Cell, calibration: Calibration) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
@@ -257,7 +277,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def show_defaults(sources: Sequence[Source], fitted: Sequence[Fitted], console: Console) -> None:
     """The constants and hypotheses over all sources, and which sources moved which constant."""
-    found = over_sources(fitted)
+    found = widened(fitted)
     for place, name in enumerate(CONSTANTS):
         value, doubt = getattr(found.constants, name), float(np.sqrt(found.covariance[place, place]))
         default = getattr(DEFAULTS, name)
@@ -309,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         chosen = given.sources.split(",") if given.sources else [source.name for source in sources]
         others = {
-            source: over_sources([one for one in fitted if one.source != source.name])
+            source: widened([one for one in fitted if one.source != source.name])
             for source in sources
             if source.name in chosen
         }

@@ -24,8 +24,14 @@ from scipy.stats import t as student_t
 from scoring import Cell
 
 from meshtune.search_spaces.columns import rows
-from meshtune.search_spaces.physics.constants import CONSTANTS, Calibration, Constants
-from meshtune.search_spaces.physics.estimate import Estimates, estimate
+from meshtune.search_spaces.physics.constants import (
+    CONSTANTS,
+    MEMORY_CONSTANTS,
+    TIME_CONSTANTS,
+    Calibration,
+    Constants,
+)
+from meshtune.search_spaces.physics.estimate import Estimates, estimate, estimate_memory, estimate_time
 from meshtune.search_spaces.physics.fitting import Measured, calibrate
 
 # Before any table: orders of magnitude from data sheets and source code, and standard deviations of their logarithms.
@@ -69,15 +75,17 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """One source's constants."""
+    """One source's constants, and the rows that they are from."""
 
     source: str
     calibration: Calibration
+    rows: Sequence[tuple[Estimates, Measured]] = ()
 
 
 def fit_source(source: str, reports: Sequence[Reported], seed: int = 0) -> Fitted:
     """The calibration by this source's rows alone, from the prior."""
-    return Fitted(source, calibrate(observed(_spread_rows(reports, seed)), PRIOR))
+    found = observed(_spread_rows(reports, seed))
+    return Fitted(source, calibrate(found, PRIOR), found)
 
 
 def over_sources(fitted: Sequence[Fitted]) -> Calibration:
@@ -107,6 +115,48 @@ def over_sources(fitted: Sequence[Fitted]) -> Calibration:
         time_log_sd=max(LEAST_TIME_SD, _root_mean_square(times)) if times else PRIOR.time_log_sd,
         memory_log_sd=max(LEAST_MEMORY_SD, _root_mean_square(peaks)) if peaks else PRIOR.memory_log_sd,
     )
+
+
+def widened(fitted: Sequence[Fitted]) -> Calibration:
+    """`over_sources`, with as much doubt as makes 90 % intervals hold on a source that the others predict: each source
+    is left out in turn, and nine tenths of the rows, as many of each source as of any other, lie within."""
+    expected = over_sources(fitted)
+    apart = [(one, over_sources([other for other in fitted if other is not one])) for one in fitted]
+    scale = np.ones(len(CONSTANTS))
+    widths = dict.fromkeys(("time", "memory"), 1.0)
+    for what, names in (("time", TIME_CONSTANTS), ("memory", MEMORY_CONSTANTS)):
+        misses = [found for one, known in apart if len(found := _misses(one, known, what))]
+        if len(misses) > PRIOR_SOURCES:
+            widths[what] = max(1.0, _equal_quantile(misses, 0.9) / float(norm.ppf(0.95)))
+        scale[[CONSTANTS.index(name) for name in names]] = widths[what]
+    return replace(
+        expected,
+        covariance=expected.covariance * np.outer(scale, scale),
+        time_log_sd=expected.time_log_sd * widths["time"],
+        memory_log_sd=expected.memory_log_sd * widths["memory"],
+    )
+
+
+def _misses(fitted: Fitted, calibration: Calibration, what: str) -> Floats:
+    """Distances of the source's rows from what is predicted, in predicted standard deviations."""
+    found = [np.zeros(0)]
+    for estimates, measured in fitted.rows:
+        if what == "time":
+            of_time = estimate_time(estimates.training, estimates.columns, calibration)
+            logs = np.log(measured.step_time_s / of_time.step_s) / of_time.log_sd
+        else:
+            of_memory = estimate_memory(estimates.training, estimates.columns, calibration)
+            logs = np.log(measured.peak_memory_bytes / of_memory.peak_bytes) / of_memory.log_sd
+        found.append(np.abs(logs[np.isfinite(logs)]))
+    return np.concatenate(found)
+
+
+def _equal_quantile(groups: Sequence[Floats], share: float) -> float:
+    """The quantile of all values, each group weighing the same."""
+    values = np.concatenate(groups)
+    weights = np.concatenate([np.full(len(group), 1 / len(group)) for group in groups]) / len(groups)
+    order = np.argsort(values)
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), share)])
 
 
 def _few_sources(freedom: float) -> float:

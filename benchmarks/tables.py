@@ -34,7 +34,7 @@ class Row:
     """One measured setting, as the table states it. file, line: where it stands.
 
     params_b: billions of weights. heads, kv_heads, ffn, vocab, experts, topk: shapes. gpu_mem_gb: size of a device.
-    sp: 1 where the sequence is split over tp. zero_group: ranks that ZeRO shards over, where the table has such a column.
+    sp: 1 where the sequence is split over tp. zero_group: ranks that ZeRO shards over; few tables have the column.
     step_time_s: seconds per optimizer step. mem_gb: at the fullest moment.
     """
 

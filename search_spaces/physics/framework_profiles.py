@@ -253,7 +253,8 @@ _OTHER_BFLOAT16 = replace(
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
 # unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple: the
 # default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
-# alike). bucket_weights: max(40,000,000, 1,000,000 * replicas) (core/distributed/distributed_data_parallel.py). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
+# alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
+# bucket_weights: max(40,000,000, 1,000,000 * replicas) (megatron/core/distributed/distributed_data_parallel.py).
 _MEGATRON_CORE_BFLOAT16 = replace(
     _OTHER_BFLOAT16,
     name="Megatron-Core, bf16",
@@ -351,9 +352,9 @@ TORCHTITAN = replace(
     reduce_bytes=4,
     kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS),
 )
-# InternEvo (InternLM/InternEvo at c628a8c): gradients are reduced over all data-parallel ranks beside the backward pass of
-# the last micro-batch, in buckets of 512 * 2^20 (configs/7B_internlm2.py); after the step each rank of a `zero1` group
-# broadcasts its parameters (solver/optimizer/hybrid_zero_optim.py). Its loss is flash-attention's, of float32 logits.
+# InternEvo (InternLM/InternEvo at c628a8c): gradients are reduced over all data-parallel ranks beside the last backward
+# pass, in buckets of 512 * 2^20 (configs/7B_internlm2.py); after the step each rank of a `zero1` group broadcasts its
+# parameters (solver/optimizer/hybrid_zero_optim.py). Its loss is flash-attention's, of float32 logits.
 INTERNEVO = replace(
     _OTHER_BFLOAT16,
     name="InternEvo, bf16",

@@ -84,8 +84,8 @@ class Rank:
     @property
     def block_tp(self) -> FloatColumn:
         """Over how many ranks the feed-forward block's width is cut."""
-        columns = self.columns
-        return np.asarray(expert_tp(columns)) if self.training.model.experts else columns["tp"]
+        ranks: FloatColumn = expert_tp(self.columns) if self.training.model.experts else self.columns["tp"]
+        return ranks
 
     @property
     def split(self) -> FloatColumn:

@@ -192,7 +192,8 @@ class Network:
         """spread: members exchange with all others, also with those on other rails."""
         ranks, (devices, in_rack) = np.asarray(n, dtype=np.float64), self._domain
         inner = np.clip(np.floor(devices / np.asarray(stride)), 1.0, ranks)
-        rack, racks = ranks, 1.0
+        rack: FloatColumn = ranks
+        racks: Number = 1.0
         if in_rack < MAX_WHOLE:
             rack = np.clip(np.floor(in_rack / np.asarray(stride)), 1.0, ranks)
             racks = ranks / rack

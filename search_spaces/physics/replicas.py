@@ -1,6 +1,6 @@
 """Seconds that the collectives of replicas add to a step: gradients' reduction and ZeRO's gathers, beside computation.
 
-A model of events on two streams in place of sums. Gradients and weights travel in N equal units (buckets, or layers), as
+A model of events on two streams in place of sums. Gradients and weights travel in N equal units, buckets or layers, as
 each training code cuts them. In a backward pass a unit is ready every b seconds and takes c on the stream of
 collectives, one after the other. The last one is ready when the pass ends, so c + (N - 1) max(0, c - b) is left to wait
 for (equal jobs on two machines in a row, Johnson 1954). A forward pass that needs gathered weights waits for the first
@@ -86,10 +86,11 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
 
 
 def straggling_s(rank: Rank, computing_s: FloatColumn) -> FloatColumn:
-    """The wait for the slowest of all replicas: of n normal times the largest lies some sqrt(2 ln n) standard deviations
-    above their mean (Cramer 1946, 28.6)."""
+    """The wait for the slowest replica: of n normal times the largest lies sqrt(2 ln n) standard deviations above their
+    mean (Cramer 1946, 28.6)."""
     replicas = rank.columns["dp"] * rank.columns["cp"]
-    return computing_s * rank.constants.straggling * np.sqrt(2 * np.log(replicas))
+    waiting: FloatColumn = computing_s * rank.constants.straggling * np.sqrt(2 * np.log(replicas))
+    return waiting
 
 
 def _units(rank: Rank, layers: FloatColumn) -> FloatColumn:
