@@ -19,7 +19,6 @@ from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance, schema, tables
 from meshtune.tuner.store.mark import path_of
 
-
 # Of the first release's tables, the columns that it did not have.
 LATER_COLUMNS = (
     *(("measurements", name) for name in ("mean_step_time_s", "first_gradient_norms")),

@@ -233,7 +233,9 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
     for row, same in enumerate(alike):
         micro_batch, stage = tried["micro_batch_size"][row], tried["zero_stage"][row]
         stages = columns["zero_stage"][same]
-        lower = ((stages == stage) & (groups[same] >= groups_tried[row])) | ((stages < stage) & (stage <= WITHOUT_BUFFERS))
+        lower = ((stages == stage) & (groups[same] >= groups_tried[row])) | (
+            (stages < stage) & (stage <= WITHOUT_BUFFERS)
+        )
         larger = columns["micro_batch_size"][same] >= micro_batch
         if tried["pp"][row] > 1 and SCHEDULES[tried["schedule"][row]] is Schedule.GPIPE:
             larger = columns["micro_batch_size"][same] == micro_batch
