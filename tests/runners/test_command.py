@@ -216,12 +216,7 @@ BATCH = "train {micro_batch_size} {grad_accum_steps}"
         ({"command": BATCH, "configs": {"c": {"format": "yaml", "set": {"z": "{zero_stage}"}}}}, {"zero_stage"}),
         (
             {"command": " ".join(f"{{{name}}}" for name in PLAN_FIELDS)},
-            # All of which the space above names several values, and what follows from them.
-            {
-                name
-                for name in PLAN_FIELDS
-                if name in ("dp", "grad_accum_steps") or len(getattr(EVERYTHING, name) or ()) > 1
-            },
+            set(PLAN_FIELDS) - {"ep", "context", "first_stage_less_layers", "last_stage_less_layers"},
         ),
     ],
 )
