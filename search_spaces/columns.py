@@ -70,6 +70,11 @@ def zero_groups(columns: Mapping[str, Any]) -> Any:
     return columns["dp"] * columns["cp"] / sharding_ranks(columns)
 
 
+# Axes of which 0 stands for another one's degree, by how many times smaller they are than it.
+RATIOS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "zero_group": zero_groups,
+    "etp": lambda columns: columns["tp"] / expert_tp(columns),
+}
 # Of a training code that gives every pipeline stage as many layers: see `search_spaces.stages`.
 EVEN_ALONE = frozenset({(0, 0)})
 

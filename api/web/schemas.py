@@ -1,7 +1,8 @@
 """Writes what the page takes from the service: `python api/web/schemas.py SCHEMAS AXES`, both JSON.
 
 SCHEMAS: those of the OpenAPI document, the input of openapi-typescript. AXES: the axes of a plan, in order, each with
-its label and, unless it is a number, its values; and the measured quantities of a listed trial that have words.
+its label, its default and, unless it is a number, its values; and the measured quantities of a listed trial that have
+words.
 """
 
 import json
@@ -35,7 +36,12 @@ schemas = {
 kept = {"openapi": document["openapi"], "info": document["info"], "paths": {}, "components": {"schemas": schemas}}
 Path(sys.argv[1]).write_text(json.dumps(kept, indent=1, sort_keys=True))
 axes = [
-    {"name": axis.name, "label": axis.label, "values": axis.members or ([False, True] if axis.kind is bool else [])}
+    {
+        "name": axis.name,
+        "label": axis.label,
+        "values": axis.members or ([False, True] if axis.kind is bool else []),
+        "default": axis.default,
+    }
     for axis in AXES
 ]
 quantities = [{"name": one.name, "label": one.words, "unit": one.unit} for one in shown_in(TrialBrief) if one.words]

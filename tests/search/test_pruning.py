@@ -43,6 +43,7 @@ def wide(make: Callable[[int, int | None, Bounds], Space]) -> Space:
         setting.capabilities,
         schedules=frozenset(Schedule),
         zero_stages_with_pp=frozenset({0, 1, 2, 3}),
+        zero_groups=frozenset({1, 2, 3}),
         choice_of_sequence_parallel=True,
         recompute_intervals=True,
     )
@@ -51,6 +52,7 @@ def wide(make: Callable[[int, int | None, Bounds], Space]) -> Space:
         schedule=tuple(Schedule),
         vpp=(1, 2, 4),
         cp=(1, 2),
+        zero_group=(0, 2, 4),
         sequence_parallel=(True, False),
         recompute_interval=(1, 2),
     )
@@ -87,6 +89,7 @@ def test_a_doomed_plan_is_estimated_to_need_at_least_the_memory_of_its_witness(
         {"micro_batch_size": 4, "grad_accum_steps": 4},
         {"micro_batch_size": 16, "grad_accum_steps": 1},
         {"zero_stage": 0},
+        {"zero_group": 2},
         {"recompute": Recompute.NONE},
         {"micro_batch_size": 8, "grad_accum_steps": 2, "zero_stage": 0, "recompute": Recompute.NONE},
     ],
@@ -115,6 +118,12 @@ def test_a_plan_that_keeps_more_is_doomed(change: dict[str, Any]) -> None:
 )
 def test_a_plan_that_may_keep_less_is_not_doomed(change: dict[str, Any]) -> None:
     assert not doomed_by(WITNESS, replace(WITNESS, **change))
+
+
+def test_groups_of_fewer_ranks_bear_no_witness_against_larger_ones() -> None:
+    witness = replace(WITNESS, zero_group=2)
+    assert doomed_by(witness, replace(WITNESS, zero_stage=0))
+    assert not doomed_by(witness, WITNESS)
 
 
 @pytest.mark.parametrize("stage", [2, 3])

@@ -45,6 +45,11 @@ CASES = {
         {"kv_heads": 4, "seq_len": 264},
     ),
     "some layers recomputed": (Bounds(recompute=tuple(Recompute), recompute_interval=(1, 2, 3, 9)), {}),
+    "sharding groups": (Bounds(cp=(1, 2), zero_group=(0, 1, 2, 3, 8, 16)), {"nodes": 2}),
+    "layouts of experts": (
+        Bounds(cp=(1, 2), ep=(1, 2, 8), etp=(0, 1, 2, 4), zero_group=(0, 4), sequence_parallel=(True, False)),
+        {"experts": 8, "top_k": 2},
+    ),
     "odd bounds": (Bounds(tp=(8, 3, 1), pp=(2, 1), micro_batch_size=(5, 3, 1), zero_stage=(3, 0)), {"batch": 30}),
     "an odd batch": (Bounds(), {"batch": 7}),
     "three devices": (Bounds(), {"devices_per_node": 3, "batch": 12, "layers": 9, "hidden": 576, "heads": 9}),
@@ -184,6 +189,16 @@ def test_a_plan_that_cannot_be_is_not_completed(make_setting):
         space.complete(tp=0, recompute="some")
     with pytest.raises(TypeError, match="colour"):
         space.complete(colour=1)
+
+
+def test_one_value_of_a_group_adds_it_to_each_plan_that_it_changes(make_setting):
+    setting = make_setting(nodes=2)
+    usual, both = (set(Space(bounds, setting)) for bounds in (Bounds(), Bounds(zero_group=(0, 8))))
+    smaller = {replace(plan, zero_group=8) for plan in usual if plan.zero_stage and plan.dp == 16}
+    assert smaller
+    assert both == usual | smaller
+    unable = make_setting(nodes=2, able=PLAIN)
+    assert set(Space(Bounds(zero_group=(0, 8)), unable)) == set(Space(Bounds(), unable))
 
 
 def test_a_space_may_be_empty(make_setting):

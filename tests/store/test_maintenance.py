@@ -19,6 +19,12 @@ from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.store import Store, StoreError, StoreUnavailable, maintenance, schema, tables
 from meshtune.tuner.store.mark import path_of
 
+# Of the first release's tables, the columns that it did not have.
+LATER_COLUMNS = (
+    *(("measurements", name) for name in ("mean_step_time_s", "first_gradient_norms")),
+    *(("trials", name) for name in ("etp", "zero_group")),
+)
+
 
 def differences(connection: Connection) -> list[tuple]:
     context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
@@ -43,8 +49,8 @@ def test_measurements_of_the_first_release_get_their_means_and_what_nobody_measu
         with store._database.upgrading() as connection:  # as 0.1.0 left it
             connection.execute(text("UPDATE measurements SET step_time_low_s = 1.0, step_time_high_s = 1.0"))
             connection.execute(text("UPDATE steps SET seconds = 1e-307 WHERE number = 3 AND attempt_id = 2"))
-            for later in ("mean_step_time_s", "first_gradient_norms"):
-                connection.execute(text(f"ALTER TABLE measurements DROP COLUMN {later}"))
+            for table, later in LATER_COLUMNS:
+                connection.execute(text(f"ALTER TABLE {table} DROP COLUMN {later}"))
             connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0100'"))
     with Store.open(shared_url) as store:
         first, wrong, last, given_up = store.trials("c1")

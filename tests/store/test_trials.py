@@ -17,10 +17,12 @@ EVERY_FIELD = Plan(
     dp=5,
     cp=7,
     ep=11,
+    etp=23,
     vpp=13,
     micro_batch_size=17,
     grad_accum_steps=19,
     zero_stage=3,
+    zero_group=29,
     recompute=Recompute.FULL,
     schedule=Schedule.INTERLEAVED,
 )

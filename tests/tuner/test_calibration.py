@@ -74,6 +74,12 @@ def test_it_is_one_node_with_the_batch_of_its_devices():
     assert setup.notes == ("1 x 4 devices of hpc", "global batch 32 in place of 2048")
 
 
+def test_degrees_of_the_whole_cluster_that_the_part_has_not_may_be_the_usual_ones():
+    large = replace(spec_of(), space=replace(spec_of().space, zero_group=(16,), etp=(8,), ep=(16,)))
+    small = calibration_setup(large).spec.space
+    assert (small.zero_group, small.etp, small.ep) == ((0, 16), (0, 8), (1, 16))
+
+
 def test_it_may_be_some_devices_or_some_nodes():
     assert calibration_setup(spec_of(), devices=2).spec.cluster.devices == 2
     assert calibration_setup(spec_of(), nodes=3).spec.cluster.devices == 12

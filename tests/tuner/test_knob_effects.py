@@ -13,10 +13,17 @@ from meshtune.runners.step_breakdown import Profile
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Origin
 from meshtune.tuner.prediction.predict import Basis, foresee, training_of
-from meshtune.tuner.results.analysis.knob_effects import Change, Evidence, measured_effects, predicted_effects
+from meshtune.tuner.results.analysis.knob_effects import (
+    Change,
+    Evidence,
+    measured_effects,
+    predicted_effects,
+    reverse,
+)
 from meshtune.tuner.results.analysis.why_faster import explain_winners
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.specs.read import read_spec
@@ -90,6 +97,49 @@ def test_an_interleaving_schedule_comes_with_the_chunks_that_it_needs(space):
         "schedule 1f1b -> interleaved with vpp 1 -> 4: +20 % (measured, 1 pair)",
         "vpp 4 -> 2: +8.3 % (measured, 1 pair)",
     ]
+
+
+@pytest.fixture(scope="module")
+def grouped():
+    """8 devices, on which groups shard and experts are cut apart, with the training that predicts them."""
+    experts = {"experts": 8, "top_k": 2}
+    spec, space = read_spec(SPEC | {"model": toy.SPEC["model"] | experts, "space": {"zero_stage": [0, 1]}}, None)
+    able = replace(space.context.capabilities, zero_stages=frozenset({0, 1, 2}), zero_groups=frozenset({1, 2}))
+    able = replace(able, expert_folding=True, choice_of_sequence_parallel=True)
+    bounds = Bounds(tp=(1, 2, 4), pp=(1,), zero_stage=(0, 1, 2), zero_group=(0, 2, 4), etp=(0, 1, 2), ep=(2,))
+    bounds = replace(bounds, micro_batch_size=(1,), sequence_parallel=(True, False))
+    return Space(bounds, replace(space.context, capabilities=able)), training_of(spec)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "effect"),
+    [
+        # Without ZeRO there are no groups, and with it they need not change.
+        ({"zero_stage": 1, "zero_group": 4}, {}, "zero_stage 1 -> 0 with zero_group 4 -> 0"),
+        ({"zero_stage": 1, "zero_group": 4}, {"zero_stage": 2}, None),
+        ({"zero_stage": 1, "zero_group": 4}, {"zero_stage": 1}, "zero_group 4 -> 0"),
+        # Of 4 ranks, 4 are all.
+        ({"zero_stage": 1, "zero_group": 4}, {"zero_stage": 1, "tp": 2}, "tp 1 -> 2 with zero_group 4 -> 0"),
+        ({"zero_stage": 1, "zero_group": 2}, {"zero_stage": 1, "tp": 2}, None),
+        ({"tp": 2, "etp": 1}, {"tp": 1}, "tp 2 -> 1 with etp 1 -> 0"),
+        ({"tp": 2, "etp": 1}, {"tp": 4}, None),
+        ({"tp": 2, "etp": 1}, {"tp": 2, "sequence_parallel": False}, "sequence_parallel true -> false with etp 1 -> 0"),
+    ],
+)
+def test_groups_and_the_degree_of_experts_follow_a_value_without_them_and_one_degree_has_two_words(
+    grouped, first, second, effect
+):
+    space, training = grouped
+    slow, fast = (space.complete(ep=2, **axes) for axes in (first, second))
+    assert not space.explain(slow) + space.explain(fast)
+    measured = measured_effects(space, {slow: 1.0, fast: 1.5})
+    assert words(measured) == ([f"{effect}: +50 % (measured, 1 pair)"] if effect else [])
+    ways = {moves for one in predicted_effects(space, training, UNCALIBRATED, slow, {}) for moves in both_ways(one)}
+    assert not effect or measured[0].moves in ways
+
+
+def both_ways(effect):
+    return effect.moves, reverse(effect.moves)
 
 
 # Predicted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import command_lab
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.spec import document_of
 from meshtune.tuner.prediction import memory_needs as module
@@ -137,6 +139,15 @@ def test_where_nothing_fits_every_change_that_is_named_lets_as_many_plans_fit_as
             document[section][key] = yaml.safe_load(value)
         fit = make_quote(*read_spec(document, None), Basis()).fit
         assert fit.sure == int(count) > 0, words
+
+
+def test_groups_that_shard_too_little_are_named():
+    _, space = read(space={"tp": [1], "pp": [1], "zero_stage": [3], "recompute": ["full"]}, workload="torchtitan")
+    able = replace(space.context.capabilities, zero_groups=frozenset({3}))
+    space = Space(replace(space.bounds, zero_group=(8,)), replace(space.context, capabilities=able))
+    spec, _ = read(workload="torchtitan")
+    _, first, *_ = memory_needs(space, training_of(spec))
+    assert first.startswith("space.zero_group: [0, 8] would: ")
 
 
 def test_a_model_that_no_number_of_devices_holds_is_said_to_be_that():

@@ -188,6 +188,12 @@ def test_one_layout_is_stretched_over_every_node_count():
     assert found.layout == "tp1 pp2 mbs2 zero0"
 
 
+def test_a_group_of_all_ranks_or_more_is_of_all():
+    layout = Plan(tp=1, micro_batch_size=2, zero_stage=1, zero_group=4)
+    small = [row.best.plan for row in rows(projected(nodes=[1, 2], plan=layout), Scaling.STRONG)]
+    assert [(plan.dp, plan.zero_stage, plan.zero_group) for plan in small] == [(2, 1, 0), (4, 1, 0)]
+
+
 def test_a_layout_that_is_not_legal_says_which_rule_it_breaks():
     for row in projected(nodes=[1, 2], plan=Plan(tp=1, pp=2, vpp=3)).rows:
         assert row.best is None

@@ -133,6 +133,8 @@ def _changes(space: Space) -> dict[str, tuple[Any, ...]]:
         "micro_batch_size": (1,),
         "sequence_parallel": (True,),
         "zero_stage": sorted(able.zero_stages | able.zero_stages_with_pp),
+        "zero_group": (0,),
+        "etp": (0,),
         "recompute": [kind for kind in RECOMPUTES if kind in able.recompute],
         "tp": usual["tp"],
         "pp": usual["pp"],

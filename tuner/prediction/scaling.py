@@ -175,7 +175,9 @@ def _stretched(empty: Row, space: Space, basis: Basis, training: Training, given
         reason = f"micro_batch_size({given.micro_batch_size}) * dp({dp}) does not divide the global batch {batch}"
         return replace(empty, reason=reason)
     steps = given.grad_accum_steps if batch is None else batch // (given.micro_batch_size * dp)
-    plan = replace(given, dp=dp, grad_accum_steps=steps)
+    # Where a group would be of all ranks or more, it is of all.
+    group = given.zero_group if given.zero_group < dp * given.cp else 0
+    plan = replace(given, dp=dp, grad_accum_steps=steps, zero_group=group)
     if violations := space.explain(plan, ignore_bounds=True):
         return replace(empty, reason="not legal: " + "; ".join(map(str, violations)))
     return replace(empty, best=foresee(training, columns_of([plan]), basis.calibration).of(0, plan))

@@ -29,8 +29,8 @@ DEFAULT_TRIALS = 8
 CHOICE = 4
 # The fewest sequences of a step per device: fewer leave no micro-batches to choose from.
 SEQUENCES = 8
-# Degrees that may be larger on the whole cluster than there are devices here.
-DEGREES = ("tp", "pp", "cp", "ep", "vpp")
+# Degrees that may be larger on the whole cluster than there are devices here, and the value that goes anywhere.
+DEGREES = {"tp": 1, "pp": 1, "cp": 1, "ep": 1, "etp": 0, "vpp": 1, "zero_group": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,9 @@ def calibration_setup(
     if problems := missing(Training(spec.model, cluster, workload.framework)):
         raise InvalidSpec(problems)
     batch = _batch(spec, cluster)
-    # Degrees that were given without 1 may be 1 as well.
     given = {name: values for name in DEGREES if (values := getattr(spec.space, name)) is not None}
-    with_one: dict[str, Any] = {name: tuple(sorted({1, *values})) for name, values in given.items()}
-    bounds = replace(spec.space, **with_one)
+    wider: dict[str, Any] = {name: tuple(sorted({DEGREES[name], *values})) for name, values in given.items()}
+    bounds = replace(spec.space, **wider)
     tried: list[tuple[int, ModelSpec, Space]] = []
     for model in _depths(spec.model, cluster.devices):
         space = build_space(bounds, model, cluster, batch, workload)

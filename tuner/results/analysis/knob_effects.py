@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from math import expm1, log
 from statistics import median
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import code, columns_of
+from meshtune.search_spaces.columns import code, columns_of, expert_tp, sharding_ranks
 from meshtune.search_spaces.knob import SIZES, Numerics
 from meshtune.search_spaces.knob_values import same_value, word
 from meshtune.search_spaces.physics.constants import TIME_CONSTANTS, Calibration
@@ -31,10 +31,15 @@ from meshtune.tuner.prediction.predict import WIDTH, foresee
 from meshtune.tuner.results.views import view_of
 
 # Axes that may have to change with another: an interleaving schedule needs several chunks, and the others take one; a
-# split of layers over chunks follows from their number, and both ends of it go together.
+# split of layers over chunks follows from their number, and both ends of it go together; without ZeRO there are no
+# groups, and a degree that is now the usual one is written as 0 (see `RATIOS`).
 _ENDS = ("first_stage_less_layers", "last_stage_less_layers")
 FOLLOWERS: Mapping[str, tuple[str, ...]] = {
-    "pp": _ENDS,
+    "tp": ("etp", "zero_group"),
+    "pp": (*_ENDS, "zero_group"),
+    "cp": ("zero_group",),
+    "zero_stage": ("zero_group",),
+    "sequence_parallel": ("etp",),
     "vpp": _ENDS,
     "schedule": ("vpp", *_ENDS),
     _ENDS[1]: _ENDS[:1],
@@ -209,11 +214,21 @@ def moves_between(knob: str, first: Plan, second: Plan) -> Moves:
     others = [one for one in knob_changes(first, second) if one.knob not in (knob, *SIZES)]
     if any(None not in (one.before, one.after) for one in others):
         return ()
-    # Chunks must change only between one and several, and how layers are split over them only with their number.
-    several = min(first.vpp, second.vpp) > 1
-    as_many = first.pp * first.vpp == second.pp * second.vpp and knob not in _ENDS
-    needless = any(as_many if one.knob in _ENDS else several for one in followers)
+    needless = any(_is_needless(knob, one.knob, first, second) for one in followers)
     return () if needless else (moves[0], *followers, *others)
+
+
+def _is_needless(knob: str, follower: str, first: Plan, second: Plan) -> bool:
+    """Chunks must change only between one and several, and how layers are split over them only with their number; a
+    group or the experts' degree only where the knob's value goes with 0 alone, or where 0 is another word for it."""
+    if follower == "vpp":
+        return min(first.vpp, second.vpp) > 1
+    if follower in _ENDS:
+        return first.pp * first.vpp == second.pp * second.vpp and knob not in _ENDS
+    if knob in ("zero_stage", "sequence_parallel"):
+        return bool(min(getattr(first, knob), getattr(second, knob)))
+    degree = sharding_ranks if follower == "zero_group" else expert_tp
+    return len(set(degree(columns_of([first, second])))) > 1
 
 
 def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Moves, Plan]]:
@@ -229,9 +244,8 @@ def _changes_at(space: Space, best: Plan, knob: str) -> Iterator[tuple[Moves, Pl
         variants = [{}, *(dict(zip(followers, values, strict=True)) for values in others)]
         layouts = (space.complete(**own | {knob: value, "knobs": size, **variant}) for variant in variants)
         plans = (space.adopted(replace(one, knobs=best.knobs)) if space.knobs else one for one in layouts)
-        plan = next((plan for plan in plans if not space.explain(plan, ignore_bounds=True)), None)
-        if plan is not None and (moves := moves_between(knob, best, plan)):
-            yield moves, plan
+        moved = ((moves_between(knob, best, plan), plan) for plan in plans)
+        yield from islice((one for one in moved if one[0] and not space.explain(one[1], ignore_bounds=True)), 1)
 
 
 def _measured_effect(space: Space, moves: Moves, ratios: Sequence[float], runs: Evidence) -> Effect:

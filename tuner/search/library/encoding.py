@@ -1,8 +1,8 @@
 """Plans and a campaign's history as a surrogate sees them: one feature per searched dimension, and the way back.
 
 Searched is a dimension of the space that takes more than one value over the legal plans. Degrees and sizes are log2
-(cost is made of products and ratios of them), the ZeRO stage is an ordinal, sequence parallelism is 0 or 1, and
-recompute, schedule and context are categories.
+(cost is made of products and ratios of them), of zero_group and etp the ratio to the usual degree is, the ZeRO stage is
+an ordinal, sequence parallelism is 0 or 1, and recompute, schedule and context are categories.
 Derived fields (dp; grad_accum_steps under a fixed global batch) follow from the others and would only repeat them.
 
 A knob is one feature, too: a category, the rank of an ordered value, or a number, log2 where the values span a factor
@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.runners.outcome import Verdict
-from meshtune.search_spaces.columns import MEMBERS
+from meshtune.search_spaces.columns import MEMBERS, RATIOS
 from meshtune.search_spaces.knob import Knob, KnobKind
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.listing import Listing
@@ -39,7 +39,7 @@ Features = dict[str, Feature]
 CATEGORIES: Mapping[str, tuple[str, ...]] = {name: tuple(map(str, members)) for name, members in MEMBERS.items()}
 # Numbers of a knob that span this factor count by their logarithms.
 WIDE = 4
-FACTORS = frozenset(axis.name for axis in AXES if axis.is_factor)
+FACTORS = frozenset({*(axis.name for axis in AXES if axis.is_factor), *RATIOS})
 # What a model is told of poor plans, as shares of the span from the median to the best success: the lower half of the
 # successes lies within POOR, a failed plan FAILED below that, and again for each doubling of the usable memory that it
 # lacks, up to so many. Lower values keep a model away from good plans beside poor ones (benchmarks/log.md).
@@ -104,7 +104,7 @@ class Encoding:
     def _feature(self, name: str, plan: Plan) -> Feature | None:
         """None for a value that the knob does not have."""
         if name not in self._knobs:
-            return _feature(name, getattr(plan, name))
+            return _feature(name, RATIOS[name](plan.axes_as_dict()) if name in RATIOS else getattr(plan, name))
         knob = self._knobs[name]
         place = knob.position(plan.knobs.get(name, knob.default))
         return None if place is None else _knob_features(knob)[place]
@@ -185,12 +185,16 @@ def _column(plans: Space | Listing, name: str) -> tuple[tuple[Feature, ...], Int
         # By code: that of an inactive knob, then those of its values.
         ranks = np.array([features.index(by_value[at]) for at in (default, *range(len(by_value)))], dtype=np.int64)
         return features, ranks[plans.columns[name]]
+
+    def column(of: Space | Listing) -> npt.NDArray[Any]:
+        return RATIOS[name](of.columns) if name in RATIOS else of.columns[name]
+
     # Values that no plan of a listing has may come up in the history.
-    values = np.unique((plans.space if isinstance(plans, Listing) else plans).columns[name])
+    values = np.unique(column(plans.space if isinstance(plans, Listing) else plans))
     # Categories stand in columns as the index of their member.
     known = CATEGORIES.get(name)
-    words = tuple(known[value] if known else _feature(name, int(value)) for value in values)
-    return words, np.searchsorted(values, plans.columns[name])
+    words = tuple(known[value] if known else _feature(name, value) for value in values)
+    return words, np.searchsorted(values, column(plans))
 
 
 def _feature(name: str, value: Any) -> Feature:

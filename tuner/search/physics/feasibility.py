@@ -25,6 +25,7 @@ from meshtune.search_spaces.columns import (
     FloatColumn,
     IntColumn,
     columns_of,
+    zero_groups,
 )
 from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.physics.estimate import heavy_cdf
@@ -46,7 +47,7 @@ NEIGHBOURS = Field(slopes=0.0, amplitude=1.0, length=1.0, offset=0.0, campaign_o
 # The more of its activations a plan computes again, the fewer it keeps.
 KEPT = {Recompute.FULL: 0, Recompute.SELECTIVE: 1, Recompute.NONE: 2}
 # A plan that differs in any other field is no witness. Accumulation only ever shrinks as the micro-batch grows.
-LOOSE = ("micro_batch_size", "grad_accum_steps", "zero_stage", "recompute")
+LOOSE = ("micro_batch_size", "grad_accum_steps", "zero_stage", "zero_group", "recompute")
 # ZeRO 2 and 3 hold buffers that 0 and 1 do not, so only stages that keep nothing of their own are compared.
 WITHOUT_BUFFERS = 1
 
@@ -218,7 +219,8 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
 
     Only rules that hold for every training code: with all else equal (accumulation follows from a fixed batch), a
     larger micro-batch keeps more activations, though not under GPipe, which keeps those of the whole batch; a lower
-    stage of ZeRO, where there is data parallelism, keeps more states; fewer recomputed activations are more kept ones.
+    stage of ZeRO, where there is data parallelism, keeps more states, and so do more groups that it shards over; fewer
+    recomputed activations are more kept ones.
     A crash proves nothing: only out-of-memory verdicts count.
     """
     doomed = np.zeros(len(columns["tp"]), dtype=np.bool_)
@@ -227,10 +229,13 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
     kept = np.array([KEPT[recompute] for recompute in RECOMPUTES])
     tried = columns_of(ran_out)
     alike = _alike(columns, tried)
+    groups, groups_tried = zero_groups(columns), zero_groups(tried)
     for row, same in enumerate(alike):
         micro_batch, stage = tried["micro_batch_size"][row], tried["zero_stage"][row]
         stages = columns["zero_stage"][same]
-        lower = (stages == stage) | ((stages < stage) & (stage <= WITHOUT_BUFFERS))
+        lower = ((stages == stage) & (groups[same] >= groups_tried[row])) | (
+            (stages < stage) & (stage <= WITHOUT_BUFFERS)
+        )
         larger = columns["micro_batch_size"][same] >= micro_batch
         if tried["pp"][row] > 1 and SCHEDULES[tried["schedule"][row]] is Schedule.GPIPE:
             larger = columns["micro_batch_size"][same] == micro_batch

@@ -14,7 +14,7 @@ from math import log, log2
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.columns import Columns, FloatColumn
+from meshtune.search_spaces.columns import RATIOS, Columns, FloatColumn
 from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.physics.constants import MEMORY_CONSTANTS, TIME_CONSTANTS, UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import log_peak, log_step, slopes
@@ -27,7 +27,7 @@ Matrix = npt.NDArray[np.float64]
 # of 2; what changes the code that runs (a stage of ZeRO, recomputation) is further apart. The scales of an earlier
 # campaign count less: the physics carries most of what they change.
 FACTORS = tuple(axis.name for axis in AXES if axis.is_factor)
-CHOICES = tuple(axis.name for axis in AXES if not axis.is_factor and axis.name != "zero_stage")
+CHOICES = tuple(axis.name for axis in AXES if not (axis.is_factor or axis.name in ("zero_stage", *RATIOS)))
 PER_FACTOR = 1 / 2
 PER_CHOICE = 1 / 1.5
 PER_SCALE = 1 / 4
@@ -110,7 +110,8 @@ def rows_of(
     flat = np.zeros((count, 0))
     stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
     choices = [choice * PER_CHOICE for choice in (*stages, *(columns[name] for name in CHOICES))]
-    factors = [np.log2(columns[name]) * PER_FACTOR for name in FACTORS]
+    sizes = [*(columns[name] for name in FACTORS), *(ratio(columns) for ratio in RATIOS.values())]
+    factors = [np.log2(size) * PER_FACTOR for size in sizes]
     scales = [devices / log(2.0), *(np.full(count, log2(size)) for size in (model.parameters, model.seq_len))]
     features = [np.stack([*factors, *choices], axis=1), np.stack(scales, axis=1) * PER_SCALE]
     without = Rows(

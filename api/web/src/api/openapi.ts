@@ -178,6 +178,8 @@ export interface components {
                 dp: number;
                 /** @default 1 */
                 ep: number;
+                /** @default 0 */
+                etp: number;
                 /** @default 1 */
                 every: number;
                 /** @default 0 */
@@ -188,6 +190,8 @@ export interface components {
                 ga: number;
                 /** @default 1 */
                 grad_accum_steps: number;
+                /** @default 0 */
+                group: number;
                 knobs?: {
                     [key: string]: boolean | number | string;
                 };
@@ -217,6 +221,8 @@ export interface components {
                 vpp: number;
                 /** @default 0 */
                 zero: number;
+                /** @default 0 */
+                zero_group: number;
                 /** @default 0 */
                 zero_stage: number;
             } & {
@@ -681,6 +687,12 @@ export interface components {
                 ep: number[] | number;
                 /**
                  * @default [
+                 *       0
+                 *     ]
+                 */
+                etp: number[] | number;
+                /**
+                 * @default [
                  *       1
                  *     ]
                  */
@@ -693,6 +705,12 @@ export interface components {
                 ga: number[] | number | null;
                 /** @default null */
                 grad_accum_steps: number[] | number | null;
+                /**
+                 * @default [
+                 *       0
+                 *     ]
+                 */
+                group: number[] | number;
                 /** @default null */
                 last: number[] | number | null;
                 /** @default null */
@@ -752,6 +770,12 @@ export interface components {
                  *     ]
                  */
                 zero: number[] | number;
+                /**
+                 * @default [
+                 *       0
+                 *     ]
+                 */
+                zero_group: number[] | number;
                 /**
                  * @default [
                  *       0,
@@ -1365,6 +1389,8 @@ export interface components {
             /** @default 1 */
             ep: number;
             /** @default 0 */
+            etp: number;
+            /** @default 0 */
             first_stage_less_layers: number;
             /** @default 1 */
             grad_accum_steps: number;
@@ -1389,6 +1415,8 @@ export interface components {
             tp: number;
             /** @default 1 */
             vpp: number;
+            /** @default 0 */
+            zero_group: number;
             /** @default 0 */
             zero_stage: number;
         };

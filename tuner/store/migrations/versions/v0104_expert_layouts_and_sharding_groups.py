@@ -1,4 +1,4 @@
-"""Two axes more of a plan: the experts' tensor parallel degree, and the group that ZeRO shards over."""
+"""Two axes more of a plan: the experts' tensor parallel degree, and the group that ZeRO shards over; 0 before."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,6 +13,3 @@ def upgrade() -> None:
     with op.batch_alter_table("trials") as batch:
         for name in ("etp", "zero_group"):
             batch.add_column(sa.Column(name, sa.Integer(), nullable=False, server_default="0"))
-    with op.batch_alter_table("trials") as batch:
-        for name in ("etp", "zero_group"):
-            batch.alter_column(name, existing_type=sa.Integer(), server_default=None)

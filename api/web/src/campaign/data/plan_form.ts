@@ -1,19 +1,16 @@
 /** A plan as the fields of a form, and back. */
 import type { CampaignView, KnobValue, Plan } from "../../api/types";
-import { type Dimension, INACTIVE } from "./values";
+import { DEFAULTS, type Dimension, INACTIVE } from "./values";
 
 /** What stands in each field, by the dimension's name. */
 export type Typed = Readonly<Record<string, string>>;
-
-// Of an axis that no plan names: not the first of its words, or not 1.
-const UNNAMED: Readonly<Record<string, string>> = { schedule: "1f1b", zero_stage: "0", first_stage_less_layers: "0", last_stage_less_layers: "0" };
 
 /** The fields of `plan`. */
 export function typedOf(dimensions: readonly Dimension[], plan: Plan | undefined): Typed {
   return Object.fromEntries(
     dimensions.map(({ name, label, values }) => {
       const known = (plan as Record<string, unknown> | undefined)?.[name] ?? plan?.knobs?.[label];
-      return [name, String(known ?? UNNAMED[name] ?? values[0] ?? 1)];
+      return [name, String(known ?? DEFAULTS[name] ?? values[0] ?? 1)];
     }),
   );
 }

@@ -2,18 +2,20 @@
 import type { Plan, TrialBrief } from "../../api/types";
 import { MEASURED } from "./values";
 
-const PLAN: Plan = {
+export const PLAN: Plan = {
   tp: 1,
   pp: 1,
   dp: 8,
   cp: 1,
   ep: 1,
+  etp: 0,
   vpp: 1,
   first_stage_less_layers: 0,
   last_stage_less_layers: 0,
   micro_batch_size: 1,
   grad_accum_steps: 1,
   zero_stage: 0,
+  zero_group: 0,
   recompute: "none",
   schedule: "1f1b",
   sequence_parallel: true,

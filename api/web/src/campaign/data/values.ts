@@ -22,6 +22,9 @@ export const INACTIVE = "–";
 /** The axes of a plan in the order of reading. */
 export const AXES: readonly Dimension[] = taken.axes.map(({ name, label, values }) => ({ name, label, title: name, values }));
 
+/** Of an axis that no plan names. */
+export const DEFAULTS: Readonly<Record<string, Value>> = Object.fromEntries(taken.axes.map((axis) => [axis.name, axis.default]));
+
 const LABELS: Readonly<Record<string, string>> = Object.fromEntries(AXES.map(({ name, label }) => [name, label]));
 
 /** What the plans of a campaign may differ in. */
