@@ -70,13 +70,11 @@ def _group(reading: Reading) -> None:
     elif not ranks and whole and whole % groups == 0:
         ranks = whole // groups
     told = ", ".join(reading.said[name] for name in ("zero_stage", *names) if name in reading.said)
-    if whole is None or ranks is None or whole % ranks:
-        why = "dp is not known here" if whole is None else f"they do not share out dp * cp = {whole} evenly"
+    if whole is None or ranks in (None, 1) or whole % ranks:
+        unfit = "one of one rank shards nothing" if ranks == 1 else f"they do not share out dp * cp = {whole} evenly"
+        why = "dp is not known here" if whole is None else unfit
         reading.ask(path_of("zero_group"), f"{told}: ZeRO shards over groups of ranks, and {why}; how large is one?")
         numbers["zero_group"] = None
-    elif ranks == 1:
-        reading.note(f"{told}: over groups of one rank nothing is sharded, which is ZeRO stage 0")
-        numbers["zero_stage"] = 0
     elif ranks < whole:
         numbers["zero_group"] = ranks
     if in_node:
