@@ -69,7 +69,7 @@ def _group(reading: Reading) -> None:
         ranks = shards * cp
     elif not ranks and whole and whole % groups == 0:
         ranks = whole // groups
-    told = ", ".join(reading.said[name] for name in ("zero_stage", *names) if name in reading.said)
+    told = ", ".join(reading.said[name] for name in (["zero_stage"] if in_node else names) if name in reading.said)
     if whole is None or ranks in (None, 1) or whole % ranks:
         unfit = "one of one rank shards nothing" if ranks == 1 else f"they do not share out dp * cp = {whole} evenly"
         why = "dp is not known here" if whole is None else unfit

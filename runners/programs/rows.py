@@ -2,8 +2,8 @@
 
 A table is `NAME/table.toml`. Each `[[row]]` ties one field to the names (flags, or dotted keys) that say it:
 
-    field       of Plan; of ModelSpec behind `model.`; dtype, global_batch_size, nodes, devices_per_node; one of DERIVED;
-                or a fact of the program's own (see `special`)
+    field       of Plan, or of DERIVED in its place; of ModelSpec behind `model.`; dtype, global_batch_size, nodes,
+                devices_per_node; or a fact of the program's own (see `special`)
     names       the first is written, the others are read as well
     words       by value: the program's word, or several, of which the first is written; case does not count
     cases       in place of names: of each value the settings that say it; the first that holds is read
@@ -73,8 +73,8 @@ NUMBERS = frozenset({*(axis.name for axis in AXES), *DERIVED, "global_batch_size
 
 
 def derived(plan: Plan) -> dict[str, int]:
-    """zero_groups: that ZeRO shards over; zero_ranks: of one; zero_shards: data-parallel ones among them. expert_tp: the
-    experts' tensor parallel degree."""
+    """zero_groups: the groups that ZeRO shards over; zero_ranks: the ranks of one; zero_shards: the data-parallel ones
+    among them. expert_tp: the experts' tensor parallel degree."""
     axes = plan.axes_as_dict()
     groups = max(1, int(zero_groups(axes)))
     return {

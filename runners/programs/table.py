@@ -173,6 +173,8 @@ class Table:
                 settings[own.first(row.names) or row.names[0]] = {told: words} if words else told
             elif not follows and (value := reading.fields.get(row.field, row.absent)) is not None:
                 kept[row.field] = value
+        placed_axes = {DERIVED[name] for name in DERIVED if f"{{{name}}}" in settings.values()}
+        kept |= {axis: reading.fields[axis] for axis in {*DERIVED.values()} - placed_axes if axis in reading.fields}
         kept |= reading.kept
         # Of one context rank there are no kinds.
         return settings, {name: value for name, value in kept.items() if name != "context" or kept.get("cp") != 1}
@@ -223,6 +225,8 @@ def _fits(reading: Reading, name: str, wanted: Any) -> bool:
 
 def _read_names(row: Row, reading: Reading) -> None:
     path, name = path_of(row.field), reading.first(row.names)
+    if row.field in DERIVED and same(reading.get(name), -1):
+        return  # the ranks that are left, in programs with FSDP's mesh
     if row.needs and truth(reading.get(row.needs) or False) is False:
         if row.without:
             reading.complete(path, row.needs, row.without)

@@ -124,7 +124,9 @@ def test_accelerates_file_says_what_shards_the_devices_and_the_format():
 
 
 def test_weights_that_are_sharded_in_a_node_stay_so_in_trials():
-    words = "--use_fsdp --fsdp_sharding_strategy HYBRID_SHARD --mixed_precision bf16 --num_processes 16 --num_machines 2"
+    words = (
+        "--use_fsdp --fsdp_sharding_strategy HYBRID_SHARD --mixed_precision bf16 --num_processes 16 --num_machines 2"
+    )
     imported = read(f"accelerate launch {words} {ARGUMENTS}")
     assert (imported.plan["zero_stage"], imported.plan["zero_group"]) == (3, 8)
     assert imported.workload["fixed"]["zero_group"] == 8
@@ -132,7 +134,9 @@ def test_weights_that_are_sharded_in_a_node_stay_so_in_trials():
     assert "2) set -- --use_fsdp --fsdp_version 1 --fsdp_sharding_strategy HYBRID_SHARD_ZERO2;;" in before
 
 
-@pytest.mark.parametrize("plan", [Plan(dp=16, zero_stage=3, zero_group=4), Plan(cp=2, dp=8, zero_stage=2, zero_group=8)])
+@pytest.mark.parametrize(
+    "plan", [Plan(dp=16, zero_stage=3, zero_group=4), Plan(cp=2, dp=8, zero_stage=2, zero_group=8)]
+)
 def test_replicas_of_shards_are_written_read_and_told_to_trials(plan):
     shape = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
     text = render(shape, plan, cluster(2, 8, "cuda"))["accelerate.yaml"]

@@ -236,7 +236,7 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
         "recompute": reading.tells_recompute,
         "zero_group": "{zero_groups}" in reading.sharding.head,
     }
-    said = {name: reading.fields[name] for name in ("context", "zero_group") if name in reading.fields}
+    said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
     kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
     # What is asked of the plan is open here too.
     kept |= {name: None for name in kept if reading.is_asked(f"baseline.{name}")}

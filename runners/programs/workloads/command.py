@@ -154,7 +154,12 @@ class CommandWorkload(Workload):
         self._in_command = _choices(self._options.command)
         self._choices = tuple(choice for choices in (*named, self._in_command) for choice in choices.values())
         self._told = frozenset(
-            [said for each in self._templates.values() for name in each.names for said in (name, DERIVED.get(name, name))]
+            [
+                said
+                for each in self._templates.values()
+                for name in each.names
+                for said in (name, DERIVED.get(name, name))
+            ]
             + [choice.axis for choice in self._choices]
         )
         self._trial = _trial_texts(self._options)
