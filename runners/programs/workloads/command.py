@@ -153,15 +153,9 @@ class CommandWorkload(Workload):
         named = [config.choices(f"configs.{name}") for name, config in configs]
         self._in_command = _choices(self._options.command)
         self._choices = tuple(choice for choices in (*named, self._in_command) for choice in choices.values())
-        self._told = frozenset(
-            [
-                said
-                for each in self._templates.values()
-                for name in each.names
-                for said in (name, DERIVED.get(name, name))
-            ]
-            + [choice.axis for choice in self._choices]
-        )
+        places = {name for template in self._templates.values() for name in template.names}
+        axes = {DERIVED[name] for name in places & DERIVED.keys()}
+        self._told = frozenset(places | axes | {choice.axis for choice in self._choices})
         self._trial = _trial_texts(self._options)
         self._require_told()
         self.told_shapes = self._told.intersection(SHAPES)
