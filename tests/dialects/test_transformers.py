@@ -145,9 +145,28 @@ def test_replicas_of_shards_are_written_read_and_told_to_trials(plan):
         *(plan.cp, plan.zero_stage, plan.zero_group),
     ]
     assert "zero_group" not in imported.workload.get("fixed", {})
-    said = pairs(started(imported, plan)[1])
+    words = started(imported, plan)[1]
+    said = pairs(words)
+    assert words.count("--use_parallelism_config") == 1
     sizes = [said[f"--parallelism_config_dp_{name}_size"] for name in ("replicate", "shard")]
     assert sizes == [str(16 // plan.zero_group), str(plan.zero_group // plan.cp)]
+
+
+@pytest.mark.slow
+def test_accelerates_own_parser_takes_the_mesh_of_a_trial(tmp_path, monkeypatch):
+    launch = pytest.importorskip("accelerate.commands.launch")
+    mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 8}
+    file = {**FSDP, "parallelism_config": mesh}
+    imported = read(f"accelerate launch --config_file a.yaml {ARGUMENTS}", {"a.yaml": file}, nodes=None)
+    before, words = started(imported, Plan(dp=16, zero_stage=3, zero_group=4))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(file))
+    stage = next(shlex.split(part.split("set -- ")[1]) for part in before.split(";;") if part.endswith("true"))
+    head = [word for each in words[3 : words.index("-m")] for word in (stage if each == "$@" else [each])]
+    plain = [{"${NODE_RANK:-0}": "0", "${MASTER_PORT:-29500}": "29500"}.get(word, word) for word in head]
+    args = launch._validate_launch_command(launch.launch_command_parser().parse_args([*plain, "train.py"]))[0]
+    assert (args.use_fsdp, args.use_parallelism_config) == (True, True)
+    assert (args.parallelism_config_dp_replicate_size, args.parallelism_config_dp_shard_size) == (4, 4)
 
 
 @pytest.mark.parametrize(

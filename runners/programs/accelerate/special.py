@@ -173,7 +173,7 @@ def read_launcher(
     fields, drop, add = reading.fields, set(start["drop"].split()), start.get("add", "").split()
     add = add if known is None else ["--config_file", f"{{directory}}/{YAML_FILE}", *add]
     mesh = [_LISTS["mesh"][name].split() for name in ("tp", "cp") if kind == "FSDP" and fields.get(name, 1) > 1]
-    mesh += [_LISTS["mesh"]["dp"].split()] if mesh or fields.get("zero_groups", 1) > 1 else []
+    mesh += [_LISTS["mesh"][name].split() for name in ("dp", "on") if mesh or fields.get("zero_groups", 1) > 1]
     offloaded = truth(reading.get("fsdp_offload_params")) or False
     devices = (reading.get(f"offload_{part}_device") for part in ("optimizer", "param"))
     fixed = any(device and str(device).lower() not in ("none", "null") for device in devices)
