@@ -86,6 +86,7 @@ class Capabilities:
     recompute_of_script: which of `recompute` the user's script takes is for the spec's space to say. contexts: the
     kinds of context parallelism, none when empty. choice_of_sequence_parallel: it can be turned off.
     zero_groups: the ZeRO stages that it shards over groups of ranks. expert_folding: experts have degrees of their own.
+    kv_replication: key/value heads are repeated where tp is more; kv_repeated_in_ulysses: where tp * cp is.
     stage_splits: by how many layers the first and the last chunk of its pipeline may hold fewer; None: any.
     uneven_vocab: a vocabulary that tp does not divide is padded or cut unevenly. shapes: what models may have beyond
     plain layers and mixtures of experts.
@@ -104,6 +105,7 @@ class Capabilities:
     expert_parallel: bool = False
     expert_folding: bool = False
     kv_replication: bool = False
+    kv_repeated_in_ulysses: bool = False
     experts: bool = False
     stage_splits: frozenset[tuple[int, int]] | None = EVEN_ALONE
     uneven_vocab: bool = False

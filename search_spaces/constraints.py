@@ -100,12 +100,24 @@ def _rounds(c: Columns, s: SpaceContext) -> BoolColumn:
 
 
 def _ulysses(heads: str, words: str) -> Constraint:
-    """The rule that each context rank gets whole heads out of those that tensor parallelism leaves."""
+    """The rule that each context rank gets whole heads out of those that tensor parallelism leaves, or as many as
+    others a copy of one key/value head."""
+
+    def repeats(s: SpaceContext) -> bool:
+        return heads == "kv_heads" and s.capabilities.kv_repeated_in_ulysses
+
     return Constraint(
         f"ulysses-{heads.replace('_', '-')}",
         f"ulysses gives each context rank whole {words} heads, out of those that tensor parallelism leaves",
-        lambda c, s: (c["context"] != _ULYSSES) | (getattr(s.model, heads) % (c["tp"] * c["cp"]) == 0),
-        lambda p, s: f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide {heads}({getattr(s.model, heads)})",
+        lambda c, s: (
+            (c["context"] != _ULYSSES)
+            | (getattr(s.model, heads) % (c["tp"] * c["cp"]) == 0)
+            | (repeats(s) & (c["tp"] * c["cp"] % getattr(s.model, heads) == 0))
+        ),
+        lambda p, s: (
+            f"tp({p.tp}) * cp({p.cp}) = {p.tp * p.cp} does not divide {heads}({getattr(s.model, heads)})"
+            + ", nor the other way round" * repeats(s)
+        ),
     )
 
 

@@ -4,7 +4,8 @@
     tp * pp * cp * dp = devices
     micro_batch_size * grad_accum_steps * dp = global_batch_size
 
-Any of these numbers that is not said follows where the others of its line are known."""
+Any of these numbers that is not said follows where the others of its line are known. zero_group and etp follow from
+what programs say in their place (`rows.DERIVED`); `zero_nodes`: ZeRO shards over the devices of a node."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from math import prod
 
 from meshtune.runners.programs.reading import Reading, path_of
+from meshtune.runners.programs.rows import DERIVED
 
 _GROUP = ("tp", "pp", "cp")
 _LINES = (
@@ -40,6 +42,43 @@ def solve(reading: Reading, unsaid: Mapping[str, int]) -> None:
         if said := reading.said.get("zero_stage"):
             reading.note(f"{said} over one data-parallel rank is the same setting as stage 0, which the spec has")
         numbers["zero_stage"] = 0
+    _expert_degree(reading)
+    _group(reading)
+
+
+def _expert_degree(reading: Reading) -> None:
+    numbers = reading.fields
+    said, etp = numbers.pop("expert_tp", None), numbers.pop("etp", None)
+    mixed = numbers.get("model.experts") or (numbers.get("ep") or 1) > 1
+    if mixed and (degree := said or etp) and degree != numbers.get("tp"):
+        numbers["etp"] = degree
+
+
+def _group(reading: Reading) -> None:
+    """The ranks that ZeRO shards over, where they are not all."""
+    numbers, names = reading.fields, [name for name, axis in DERIVED.items() if axis == "zero_group"]
+    in_node = numbers.pop("zero_nodes", None)
+    groups, ranks, shards = (numbers.pop(name, None) for name in names)
+    if numbers.get("zero_stage") == 0 or not (in_node or ranks or shards or (groups or 1) > 1):
+        return
+    dp, cp = numbers.get("dp"), numbers.get("cp") or 1
+    whole = dp * cp if dp else None
+    if in_node:
+        ranks = numbers.get("devices_per_node")
+    elif shards:
+        ranks = shards * cp
+    elif not ranks and whole and whole % groups == 0:
+        ranks = whole // groups
+    told = ", ".join(reading.said[name] for name in (["zero_stage"] if in_node else names) if name in reading.said)
+    if whole is None or ranks in (None, 1) or whole % ranks:
+        unfit = "one of one rank shards nothing" if ranks == 1 else f"they do not share out dp * cp = {whole} evenly"
+        why = "dp is not known here" if whole is None else unfit
+        reading.ask(path_of("zero_group"), f"{told}: ZeRO shards over groups of ranks, and {why}; how large is one?")
+        numbers["zero_group"] = None
+    elif ranks < whole:
+        numbers["zero_group"] = ranks
+    if in_node:
+        reading.kept["zero_group"] = ranks
 
 
 def _follow(reading: Reading, asked: set[str]) -> None:

@@ -2,8 +2,8 @@
 
 A table is `NAME/table.toml`. Each `[[row]]` ties one field to the names (flags, or dotted keys) that say it:
 
-    field       of Plan; of ModelSpec behind `model.`; dtype, global_batch_size, nodes, devices_per_node; or a fact of
-                the program's own (see `special`)
+    field       of Plan, or of DERIVED in its place; of ModelSpec behind `model.`; dtype, global_batch_size, nodes,
+                devices_per_node; or a fact of the program's own (see `special`)
     names       the first is written, the others are read as well
     words       by value: the program's word, or several, of which the first is written; case does not count
     cases       in place of names: of each value the settings that say it; the first that holds is read
@@ -38,9 +38,10 @@ import numpy as np
 from meshtune.runners.programs.reading import truth
 from meshtune.search_spaces.checks import Checks, Closed
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.columns import expert_tp, sharding_ranks, zero_groups
 from meshtune.search_spaces.conditions import Condition, Domain, parse_condition
 from meshtune.search_spaces.model import Activation, Norm, Position
-from meshtune.search_spaces.plan import AXES
+from meshtune.search_spaces.plan import AXES, Plan
 
 DTYPES = ("bfloat16", "float16", "float32")
 # Of the fields that are no numbers.
@@ -63,7 +64,25 @@ class _Domains(dict[str, Domain]):
         return Domain(VALUES.get(name))
 
 
-NUMBERS = frozenset({*(axis.name for axis in AXES), "global_batch_size", "nodes", "devices_per_node"})
+# What programs are told in place of an axis, which is 0 where it is as usual: see `derived`; and the axis.
+DERIVED: Mapping[str, str] = {
+    **dict.fromkeys(("zero_groups", "zero_ranks", "zero_shards"), "zero_group"),
+    "expert_tp": "etp",
+}
+NUMBERS = frozenset({*(axis.name for axis in AXES), *DERIVED, "global_batch_size", "nodes", "devices_per_node"})
+
+
+def derived(plan: Plan) -> dict[str, int]:
+    """zero_groups: the groups that ZeRO shards over; zero_ranks: the ranks of one; zero_shards: the data-parallel ones
+    among them. expert_tp: the experts' tensor parallel degree."""
+    axes = plan.axes_as_dict()
+    groups = max(1, int(zero_groups(axes)))
+    return {
+        "zero_groups": groups,
+        "zero_ranks": int(sharding_ranks(axes)),
+        "zero_shards": plan.dp // groups,
+        "expert_tp": int(expert_tp(axes)),
+    }
 
 
 @cache

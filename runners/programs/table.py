@@ -26,7 +26,18 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import overlaid
 from meshtune.runners.programs.dialects.config_import import holds as has_key
 from meshtune.runners.programs.reading import Reading, path_of, truth
-from meshtune.runners.programs.rows import NUMBERS, VALUES, Remark, Row, condition, holds, placed, same
+from meshtune.runners.programs.rows import (
+    DERIVED,
+    NUMBERS,
+    VALUES,
+    Remark,
+    Row,
+    condition,
+    derived,
+    holds,
+    placed,
+    same,
+)
 from meshtune.search_spaces.columns import Capabilities, Columns, Constraint, SpaceContext
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.layer_shapes import Shape
@@ -149,19 +160,21 @@ class Table:
         settings: dict[str, Any] = {}
         kept: dict[str, Any] = {}
         for row in self.rows:
-            batch = row.field in ("grad_accum_steps", "global_batch_size")
+            follows = row.field in ("grad_accum_steps", "global_batch_size", *DERIVED)
             open_ = row.field in reading.fields and reading.fields[row.field] is None
             if row.only == "trials":
                 settings |= self.special(row.special)(reading)
-            said = batch or row.field in PLAN_FIELDS
+            said = follows or row.field in PLAN_FIELDS
             if open_ or row.field in reading.kept or row.only in ("read", "trials") or not said:
                 continue
             if row.names and _is_set(row, reading, own):
                 words = {value: row.word(value) for value in row.words}
                 told = f"{{{row.field}}}"
                 settings[own.first(row.names) or row.names[0]] = {told: words} if words else told
-            elif not batch and (value := reading.fields.get(row.field, row.absent)) is not None:
+            elif not follows and (value := reading.fields.get(row.field, row.absent)) is not None:
                 kept[row.field] = value
+        placed_axes = {DERIVED[name] for name in DERIVED if f"{{{name}}}" in settings.values()}
+        kept |= {axis: reading.fields[axis] for axis in {*DERIVED.values()} - placed_axes if axis in reading.fields}
         kept |= reading.kept
         # Of one context rank there are no kinds.
         return settings, {name: value for name, value in kept.items() if name != "context" or kept.get("cp") != 1}
@@ -212,6 +225,8 @@ def _fits(reading: Reading, name: str, wanted: Any) -> bool:
 
 def _read_names(row: Row, reading: Reading) -> None:
     path, name = path_of(row.field), reading.first(row.names)
+    if row.field in DERIVED and same(reading.get(name), -1):
+        return  # the ranks that are left, in programs with FSDP's mesh
     if row.needs and truth(reading.get(row.needs) or False) is False:
         if row.without:
             reading.complete(path, row.needs, row.without)
@@ -248,7 +263,7 @@ def facts_of(model: ModelSpec, plan: Plan) -> dict[str, Any]:
     """What rows write, by field. A size of the model that has its plain value is left out."""
     shapes = {"head_dim": Shape.HEAD_DIM, "window": Shape.WINDOW}
     absent = {name for name, shape in shapes.items() if shape not in model.shapes} | {"latent_attention"}
-    facts = {**plan.axes_as_dict(), "global_batch_size": plan.global_batch_size}
+    facts = {**plan.axes_as_dict(), **derived(plan), "global_batch_size": plan.global_batch_size}
     for name in (name for name in model.__dataclass_fields__ if name not in absent):
         value = getattr(model, name)
         if value != 0 or value is False or name == "experts":
@@ -258,12 +273,21 @@ def facts_of(model: ModelSpec, plan: Plan) -> dict[str, Any]:
     return facts
 
 
+# Of a mesh of replicas and shards, in which the ranks of a sequence are among the shards (FSDP's in torchtitan and in
+# Accelerate: distributed/parallel_dims.py at v0.2.2, parallelism_config.py at 1.15.0).
+WHOLE_CONTEXTS = Constraint(
+    "zero-group-contexts",
+    "a group that is sharded over has all context ranks of its sequences",
+    lambda c, s: c["zero_group"] % c["cp"] == 0,
+    lambda p, s: f"cp({p.cp}) does not divide zero_group({p.zero_group})",
+)
 _KINDS: Mapping[str, Any] = {
     "schedules": Schedule,
     "recompute": Recompute,
     "contexts": ContextParallel,
     "zero_stages": int,
     "zero_stages_with_pp": int,
+    "zero_groups": int,
     "shapes": Shape,
 }
 

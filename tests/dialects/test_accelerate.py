@@ -41,6 +41,22 @@ def test_sharded_weights_are_fsdp2_with_its_mesh(stage, reshards, stored):
     assert said["mixed_precision"] == "fp16"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("plan", "mesh"),
+    [
+        (Plan(dp=16, zero_stage=3, zero_group=4), [("dp_replicate", 4), ("dp_shard", 4)]),
+        (Plan(cp=2, dp=8, zero_stage=2, zero_group=8), [("dp_replicate", 2), ("dp_shard", 4), ("cp", 2)]),
+    ],
+)
+def test_accelerate_itself_makes_a_mesh_of_the_groups(plan, mesh):
+    """Accelerate 1.15.0: in the order of the ranks, the last next to each other."""
+    config = pytest.importorskip("accelerate.parallelism_config").ParallelismConfig
+    said = written(plan)["parallelism_config"].items()
+    own = config(**{name.removeprefix("parallelism_config_"): size for name, size in said if name.endswith("_size")})
+    assert list(zip(*own._get_mesh(), strict=True)) == mesh
+
+
 def test_stage_1_is_deepspeeds_whose_file_says_the_batches():
     files = render(MODEL, Plan(dp=16, zero_stage=1, micro_batch_size=4), CLUSTER, {"dtype": "float32"})
     said = yaml.safe_load(files["accelerate.yaml"])

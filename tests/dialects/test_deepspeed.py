@@ -41,6 +41,7 @@ BOUNDS = Bounds(
     tp=(1, 2, 4),
     pp=(1, 2),
     cp=(1, 2, 4),
+    zero_group=(0, 4),
     micro_batch_size=(1, 2, 4),
     recompute=(Recompute.NONE, Recompute.FULL),
     sequence_parallel=(True, False),
@@ -97,6 +98,24 @@ def test_tensor_and_context_parallelism_are_sizes_of_the_mesh():
     assert "train_batch_size" not in said  # DeepSpeed's own would count every tensor rank
 
 
+def test_groups_that_are_sharded_over_are_those_of_mics_and_copies_of_weights_are_not():
+    said = config(Plan(dp=16, zero_stage=3, zero_group=8), config={"zero_optimization": {"mics_shard_size": 4}})
+    assert said["zero_optimization"] == {"stage": 3, "mics_shard_size": 8}
+    assert "mics_shard_size" not in config(Plan(dp=16, zero_stage=3), config=said)["zero_optimization"]
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}
+    own = {**sizes, "bf16": {"enabled": True}}
+    imported = read_file_text("", json.dumps({**own, "zero_optimization": {"stage": 3, "mics_shard_size": 8}}))
+    assert (imported.plan["dp"], imported.plan["zero_group"]) == (16, 8)
+    assert "config" not in imported.workload
+    off = read_file_text("", json.dumps({**own, "zero_optimization": {"stage": 3, "mics_shard_size": -1}}))
+    assert "zero_group" not in off.plan
+    copies = {"stage": 3, "zero_hpz_partition_size": 8}
+    second = read_file_text("", json.dumps({**own, "zero_optimization": copies}))
+    assert "zero_group" not in second.plan
+    assert second.workload["config"]["zero_optimization"] == {"zero_hpz_partition_size": 8}
+    assert any("a second copy of the weights" in note for note in second.notes)
+
+
 def test_a_pipeline_modules_recomputation_is_an_interval():
     plan = {"pp": 2, "dp": 8, "grad_accum_steps": 2}
     assert config(Plan(**plan), **PIPELINE)["pipeline"] == {"activation_checkpoint_interval": 0}
@@ -118,6 +137,7 @@ def test_a_pipeline_modules_recomputation_is_an_interval():
         ({"dp": 16, "recompute": "full"}, {}, "trainer-recompute"),
         ({"dp": 16, "recompute": "selective"}, PIPELINE, "trainer-recompute"),
         ({"dp": 16, "ep": 2}, {}, "trainer-ep"),
+        ({"dp": 16, "zero_stage": 2, "zero_group": 8}, {}, "trainer-zero-group"),
     ],
 )
 def test_what_deepspeed_has_no_words_for_is_refused_by_name(plan, options, rule):
@@ -132,10 +152,11 @@ def test_reading_what_was_written_gives_the_same_plan(data):
     imported = parse(render(MODEL, plan, CLUSTER)["ds_config.json"])
     assert imported.workload == {"kind": "deepspeed", "dtype": "bfloat16"}
     # Under AutoTP neither the batch nor dp is said; both follow from the devices.
-    known = dict(imported.plan) if plan.tp == 1 else {**imported.plan, "dp": plan.dp}
+    said = {"dp": plan.dp, "zero_group": plan.zero_group}
+    known = dict(imported.plan) if plan.tp == 1 else {**imported.plan, **said}
     assert Plan(**known) == plan
     assert imported.global_batch_size == (BATCH if plan.tp == 1 else None)
-    assert imported.notes == ()
+    assert [("mics_shard_size" in note) for note in imported.notes] == [True] * (plan.zero_group > 0)
 
 
 AUTO = GIVEN["auto"]

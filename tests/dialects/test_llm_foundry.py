@@ -61,6 +61,17 @@ def test_the_baseline_is_the_users_configuration_and_a_plan_changes_its_keys_alo
     assert (job.env["LOCAL_WORLD_SIZE"], job.processes) == ("8", 16)
 
 
+def test_a_mesh_of_replicas_and_shards_is_the_plans():
+    mesh = [f"fsdp_config.data_parallel_{name}_degree={size}" for name, size in (("replicate", 2), ("shard", -1))]
+    imported = start(*mesh, "fsdp_config.sharding_strategy=HYBRID_SHARD")
+    assert (imported.plan["zero_stage"], imported.plan["zero_group"], questions(imported)) == (3, 8, [])
+    trials = Trials(imported, space={"zero_group": [0, 4, 8]})
+    for group, sizes in ((8, [2, 8]), (4, [4, 4]), (0, [1, 16])):
+        plan = next(plan for plan in trials.space if (plan.zero_stage, plan.zero_group) == (2, group))
+        config = trials.config("train.yaml", plan)["fsdp_config"]
+        assert [config[f"data_parallel_{name}_degree"] for name in ("replicate", "shard")] == sizes
+
+
 def test_words_of_the_start_are_laid_over_the_file():
     imported = start(
         "variables.width=2048", "model.n_heads=16", "fsdp_config.activation_checkpointing=false", "run_name=a"

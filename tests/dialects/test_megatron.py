@@ -48,6 +48,8 @@ CLUSTER = cluster(2, 8, "cuda", memory_bytes=2**36)
 BOUNDS = Bounds(
     cp=(1, 2, 4),
     ep=(1, 2, 4),
+    etp=(0, 1, 2),
+    zero_group=(0, 2, 4),
     vpp=(1, 2, 3),
     micro_batch_size=(1, 2),
     recompute=tuple(Recompute),
@@ -247,7 +249,24 @@ def test_what_was_written_reads_back_as_the_same_plan_and_model(model, flavour, 
     assert ModelSpec(name=model.name, **shapes) == model
     assert MegatronOptions(**{k: v for k, v in imported.workload.items() if k != "kind"}).given["--split"] == ("9, 1",)
     bare = parse(files["megatron-args.txt"])
-    assert Plan(**{**bare.plan, "dp": plan.dp, "grad_accum_steps": plan.grad_accum_steps}) == plan
+    # Of how many devices they do not say.
+    devices = {name: getattr(plan, name) for name in ("dp", "grad_accum_steps", "zero_group")}
+    assert Plan(**{**bare.plan, **devices}) == plan
+    assert any(question.path == "baseline.zero_group" for question in bare.questions) is (plan.zero_group > 0)
+
+
+def test_sharding_groups_are_instances_of_the_optimizer_and_experts_have_a_degree_of_their_own():
+    plan = Plan(tp=2, cp=2, dp=4, ep=8, etp=1, zero_stage=1, zero_group=4, context="ring", grad_accum_steps=12)
+    told = arguments(MIXTURE, plan)
+    assert {"--num-distributed-optimizer-instances 2", "--expert-tensor-parallel-size 1"} <= set(told)
+    usual = arguments(MIXTURE, replace(plan, zero_group=0, etp=0))
+    assert not any("instances" in line or "expert-tensor" in line for line in usual)
+
+
+def test_gradients_that_are_reduced_in_float32_have_one_instance():
+    given = ["--ddp-reduce-scatter-with-fp32-accumulation"]
+    with pytest.raises(CannotExpress, match=r"\(trainer-zero-group: "):
+        arguments(DENSE, Plan(dp=16, zero_stage=1, zero_group=8), arguments=given)
 
 
 @pytest.mark.slow

@@ -196,21 +196,34 @@ def test_latent_attention_is_read_where_the_file_says_it(queries):
     assert unused.model == read_file_text("a.yaml", DUMP).model | {"head_dim": 64}
 
 
-@pytest.mark.parametrize(
-    ("groups", "ep", "path"),
-    # On 2 x 8 devices, 4 data-parallel ranks.
-    [(2, 8, None), (1, 4, ""), (1, 8, "baseline.ep")],
-)
-def test_experts_are_cut_as_the_rest_or_asked(groups, ep, path):
+@pytest.mark.parametrize("degree", [1, 2])
+def test_experts_have_a_degree_of_their_own_which_trials_set(degree):
     words = ["config.num_moe_experts=8", "config.moe_ffn_hidden_size=512"]
-    parallel = [f"expert_model_parallel_size={ep}", f"expert_tensor_parallel_size={groups}"]
+    parallel = ["expert_model_parallel_size=4", f"expert_tensor_parallel_size={degree}"]
     sizes = ["tensor_model_parallel_size=2", "pipeline_model_parallel_size=2", "context_parallel_size=1"]
     imported = with_words(
         RECIPE, *(f"model.{word}" for word in words), *(f"trainer.strategy.{word}" for word in (*parallel, *sizes))
     )
-    asked = [question.path for question in imported.questions if "expert_tensor_parallel_size" in question.text]
-    assert asked == ([] if path is None else [path])
-    assert imported.plan.get("ep") == (None if path else ep)
+    assert (imported.plan["ep"], imported.plan.get("etp")) == (4, None if degree == 2 else 1)
+    set_ = imported.workload["configs"]["nemo.yaml"]["set"]
+    assert set_["trainer.strategy.expert_tensor_parallel_size"] == "{expert_tp}"
+
+
+def test_megatron_bridge_cuts_no_experts_that_it_spreads_unless_it_is_said():
+    experts = ["num_moe_experts=8", "moe_ffn_hidden_size=512", "expert_model_parallel_size=4"]
+    words = [f"model.{word}" for word in (*experts, "tensor_model_parallel_size=2", "sequence_parallel=true")]
+    own = with_words(DUMP, *words)
+    assert (own.plan["ep"], own.plan["etp"]) == (4, 1)
+    assert own.workload["configs"]["nemo.yaml"]["set"]["model.expert_tensor_parallel_size"] == "{expert_tp}"
+    assert "etp" not in with_words(DUMP, *words, "model.expert_tensor_parallel_size=2").plan
+
+
+def test_instances_of_the_optimizer_are_groups_that_are_sharded_over():
+    one_stage = ["trainer.strategy.pipeline_model_parallel_size=1", "trainer.strategy.tensor_model_parallel_size=2"]
+    imported = with_words(RECIPE, *one_stage, "trainer.strategy.num_distributed_optimizer_instances=2")
+    assert (imported.plan["zero_stage"], imported.plan["zero_group"]) == (1, 4)
+    set_ = imported.workload["configs"]["nemo.yaml"]["set"]
+    assert set_["trainer.strategy.num_distributed_optimizer_instances"] == "{zero_groups}"
 
 
 def test_embedding_and_loss_count_as_layers_of_the_pipeline():

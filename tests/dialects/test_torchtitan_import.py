@@ -187,20 +187,19 @@ def test_a_batch_that_the_ranks_do_not_divide_is_asked_with_both_numbers():
     assert imported.global_batch_size is None
 
 
-def test_experts_on_tensor_ranks_are_asked_and_the_shapes_are_those_of_the_name():
+def test_experts_may_take_tensor_ranks_and_the_shapes_are_those_of_the_name():
     degrees = "[parallelism]\ntensor_parallel_degree = 2\nexpert_parallel_degree = 8\n"
     file = f'[model]\nname = "qwen3"\nflavor = "30B-A3B"\n{degrees}'
     imported = read_file_text("", file)
     assert (imported.model["experts"], imported.model["top_k"], imported.model["head_dim"]) == (128, 8, 128)
-    assert [question.path for question in imported.questions] == ["baseline.ep"]
-    assert "ep" not in imported.plan
+    assert (imported.plan["ep"], imported.plan["etp"], imported.questions) == (8, 1, ())
     flags = read_text(
         "--module qwen3\n--config qwen3_30b_a3b\n"
         + "".join(f"--parallelism.{name}\n" for name in ("tensor_parallel_degree 2", "expert_parallel_degree 8"))
     )
-    assert [question.path for question in flags.questions] == ["baseline.ep"]
+    assert (flags.plan["ep"], flags.plan["etp"]) == (8, 1)
     cut = read_file_text("", f"{file}expert_tensor_parallel_degree = 2\n")
-    assert (cut.plan["ep"], cut.questions) == (8, ())
+    assert (cut.plan["ep"], "etp" in cut.plan, cut.questions) == (8, False, ())
 
 
 @cases

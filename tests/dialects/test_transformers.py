@@ -16,6 +16,7 @@ from places import cluster
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.accelerate.special import render
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.programs import read_start
 from meshtune.runners.programs.transformers.reader import is_file, is_program, read_file_text, read_launch
@@ -120,6 +121,52 @@ def test_accelerates_file_says_what_shards_the_devices_and_the_format():
     assert "3) set -- --use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true;;" in before
     assert words.index("$@") < words.index("-m") == words.index("train.py") - 2
     assert imported.workload["start"] == "node"
+
+
+def test_weights_that_are_sharded_in_a_node_stay_so_in_trials():
+    words = (
+        "--use_fsdp --fsdp_sharding_strategy HYBRID_SHARD --mixed_precision bf16 --num_processes 16 --num_machines 2"
+    )
+    imported = read(f"accelerate launch {words} {ARGUMENTS}")
+    assert (imported.plan["zero_stage"], imported.plan["zero_group"]) == (3, 8)
+    assert imported.workload["fixed"]["zero_group"] == 8
+    before, _ = started(imported, Plan(dp=16, zero_stage=2, zero_group=8))
+    assert "2) set -- --use_fsdp --fsdp_version 1 --fsdp_sharding_strategy HYBRID_SHARD_ZERO2;;" in before
+
+
+@pytest.mark.parametrize(
+    "plan", [Plan(dp=16, zero_stage=3, zero_group=4), Plan(cp=2, dp=8, zero_stage=2, zero_group=8)]
+)
+def test_replicas_of_shards_are_written_read_and_told_to_trials(plan):
+    shape = ModelSpec(name="m", layers=16, hidden=512, heads=16, ffn=2048, vocab=1024, seq_len=256)
+    text = render(shape, plan, cluster(2, 8, "cuda"))["accelerate.yaml"]
+    imported = read(f"accelerate launch --config_file a.yaml {ARGUMENTS}", {"a.yaml": yaml.safe_load(text)}, nodes=None)
+    assert [imported.plan.get(name, 1) for name in ("cp", "zero_stage", "zero_group")] == [
+        *(plan.cp, plan.zero_stage, plan.zero_group),
+    ]
+    assert "zero_group" not in imported.workload.get("fixed", {})
+    words = started(imported, plan)[1]
+    said = pairs(words)
+    assert words.count("--use_parallelism_config") == 1
+    sizes = [said[f"--parallelism_config_dp_{name}_size"] for name in ("replicate", "shard")]
+    assert sizes == [str(16 // plan.zero_group), str(plan.zero_group // plan.cp)]
+
+
+@pytest.mark.slow
+def test_accelerates_own_parser_takes_the_mesh_of_a_trial(tmp_path, monkeypatch):
+    launch = pytest.importorskip("accelerate.commands.launch")
+    mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 8}
+    file = {**FSDP, "parallelism_config": mesh}
+    imported = read(f"accelerate launch --config_file a.yaml {ARGUMENTS}", {"a.yaml": file}, nodes=None)
+    before, words = started(imported, Plan(dp=16, zero_stage=3, zero_group=4))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(file))
+    stage = next(shlex.split(part.split("set -- ")[1]) for part in before.split(";;") if part.endswith("true"))
+    head = [word for each in words[3 : words.index("-m")] for word in (stage if each == "$@" else [each])]
+    plain = [{"${NODE_RANK:-0}": "0", "${MASTER_PORT:-29500}": "29500"}.get(word, word) for word in head]
+    args = launch._validate_launch_command(launch.launch_command_parser().parse_args([*plain, "train.py"]))[0]
+    assert (args.use_fsdp, args.use_parallelism_config) == (True, True)
+    assert (args.parallelism_config_dp_replicate_size, args.parallelism_config_dp_shard_size) == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 
 import pytest
@@ -38,6 +39,59 @@ def test_any_one_number_of_a_line_follows_from_the_others(sizes):
         reading = solved(known)
         assert reading.fields[left_out] == whole[left_out], left_out
         assert reading.questions == []
+
+
+MESH = {"tp": 2, "pp": 1, "cp": 2, "nodes": 2, "devices_per_node": 8, "zero_stage": 3}
+
+
+@pytest.mark.parametrize(
+    ("said", "group"),
+    [
+        ({"zero_groups": 2}, 4),
+        ({"zero_shards": 2}, 4),
+        ({"zero_ranks": 2}, 2),
+        ({"zero_groups": 2, "zero_shards": 2}, 4),
+        ({"zero_groups": 1}, None),
+        ({"zero_shards": 4}, None),
+        ({"zero_nodes": 1, "tp": 1}, 8),
+        ({"zero_nodes": 1, "tp": 1, "nodes": 1}, None),
+        ({"zero_groups": 2, "zero_stage": 0}, None),
+    ],
+)
+def test_the_group_that_zero_shards_over_follows_from_what_programs_say(said, group):
+    reading = solved(MESH | said)
+    assert (reading.fields.get("zero_group"), reading.questions) == (group, [])
+    assert not any(name.startswith("zero_") for name in reading.fields.keys() - {"zero_stage", "zero_group"})
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"zero_groups": 3}, "zero_groups in the script: .* they do not share out dp \\* cp = 8 evenly"),
+        ({"zero_groups": 8}, "one of one rank shards nothing"),
+        ({"zero_ranks": 16}, "they do not share out"),
+        ({"zero_groups": 2, "nodes": None}, "dp is not known here"),
+    ],
+)
+def test_a_group_that_does_not_follow_is_asked(said, words):
+    reading = solved({name: value for name, value in (MESH | said).items() if value})
+    (question,) = reading.questions
+    assert question.path == "baseline.zero_group"
+    assert re.search(words, question.text)
+    assert reading.fields["zero_group"] is None
+
+
+@pytest.mark.parametrize(
+    ("said", "etp"),
+    [
+        ({"expert_tp": 1, "ep": 4}, 1),
+        ({"etp": 1, "model.experts": 8}, 1),
+        ({"expert_tp": 2, "ep": 4}, None),
+        ({"expert_tp": 1}, None),
+    ],
+)
+def test_experts_have_a_degree_where_it_is_another_than_that_of_all_else(said, etp):
+    assert solved(MESH | said).fields.get("etp") == etp
 
 
 def test_two_numbers_of_a_line_that_are_missing_stay_open():

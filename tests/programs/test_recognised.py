@@ -143,7 +143,7 @@ def spaces(folder, spec: str) -> str:
     (folder / "SPEC.yaml").write_text(spec)
     done = run("spaces", "SPEC.yaml")
     assert done.code == 0, (spec, done.err)
-    assert "0 legal" not in done.out
+    assert not done.out.startswith("0 legal")
     assert "baseline" not in done.err, done.err
     return done.out
 
@@ -195,6 +195,54 @@ def test_a_start_is_read_as_far_as_its_table_goes(program, folder):
     if spec["workload"].get("log", ...) is None:
         del spec["workload"]["log"]
     spaces(folder, json.dumps(spec))
+
+
+MAXTEXT = READ["maxtext"][0].replace("dcn_fsdp_parallelism=4 dcn_data_parallelism=1", "dcn_data_parallelism=4")
+NODES = "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "group", "words"),
+    [
+        (
+            READ["verl"][0] + " actor_rollout_ref.actor.fsdp_config.fsdp_size=4",
+            4,
+            "actor_rollout_ref.actor.fsdp_config.fsdp_size={zero_ranks}",
+        ),
+        (READ["verl"][0] + " actor_rollout_ref.actor.fsdp_config.fsdp_size=-1", 0, "fsdp_size={zero_ranks}"),
+        (MAXTEXT, 8, "dcn_data_parallelism=4"),
+        (NODES + "srun " + READ["litgpt"][0] + " --num_nodes 2", 8, ""),
+        (READ["torchtune"][0][:-1] + "data_parallel_replicate_dim=2", 2, ""),
+    ],
+    ids=["verl", "verl-all", "maxtext", "litgpt", "torchtune"],
+)
+def test_groups_that_are_sharded_over_are_the_plan_s(start, group, words, folder):
+    (folder / "run.sh").write_text(f"#!/bin/bash\n{start}\n")
+    done = run("import", "run.sh", "--cluster", "dgx-h100")
+    assert done.code == 0, done.err
+    spec = parse_yaml(done.out)
+    assert spec["baseline"].get("zero_group", 0) == group
+    assert words in " ".join(spec["workload"]["command"])
+    told = "{zero_" in str(spec["workload"])
+    assert spec["workload"]["fixed"].get("zero_group", 0) == (0 if told else group)
+    spec.pop("open_questions", None)
+    if spec["workload"].get("log", ...) is None:
+        del spec["workload"]["log"]
+    spaces(folder, json.dumps(spec))
+
+
+def test_more_context_ranks_than_kv_heads_run_where_the_program_repeats_them(folder):
+    """https://github.com/volcengine/verl/issues/1226: 8 key/value heads over 16 ranks."""
+    start = READ["verl"][0].replace("n_gpus_per_node=4", "n_gpus_per_node=8")
+    (folder / "run.sh").write_text(f"{start} actor_rollout_ref.actor.ulysses_sequence_parallel_size=16\n")
+    spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
+    assert (spec["model"]["kv_heads"], spec["baseline"]["cp"], spec["baseline"]["context"]) == (8, 16, "ulysses")
+    spec.pop("open_questions")
+    spaces(folder, json.dumps(spec))
+    # Megatron-Core's attention does not.
+    spec["workload"]["framework"] = "megatron-core-bfloat16"
+    (folder / "SPEC.yaml").write_text(json.dumps(spec))
+    assert "does not divide kv_heads(8)" in run("spaces", "SPEC.yaml").err
 
 
 def test_devices_that_the_program_has_beat_those_that_start_it(folder):

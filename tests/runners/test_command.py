@@ -216,7 +216,8 @@ BATCH = "train {micro_batch_size} {grad_accum_steps}"
         ({"command": BATCH, "configs": {"c": {"format": "yaml", "set": {"z": "{zero_stage}"}}}}, {"zero_stage"}),
         (
             {"command": " ".join(f"{{{name}}}" for name in PLAN_FIELDS)},
-            set(PLAN_FIELDS) - {"ep", "context", "first_stage_less_layers", "last_stage_less_layers"},
+            set(PLAN_FIELDS)
+            - {"ep", "etp", "zero_group", "context", "first_stage_less_layers", "last_stage_less_layers"},
         ),
     ],
 )

@@ -21,7 +21,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.config_import import elsewhere, literal, mapping_in, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import OF_ACCELERATE, tell
 from meshtune.runners.programs.reading import Reading, truth
-from meshtune.runners.programs.table import capabilities, facts_of, table_of
+from meshtune.runners.programs.table import WHOLE_CONTEXTS, capabilities, facts_of, table_of
 from meshtune.runners.trainer.job import Dtype
 from meshtune.search_spaces.checks import Closed, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -46,7 +46,7 @@ class AccelerateOptions(Closed):
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
     """The YAML file, and a ds_config.json where it names one. extra: options. Raises as DeepSpeed's."""
     dtype = str(read_value(AccelerateOptions, dict(extra or {})).dtype)
-    require_words("Accelerate", model, plan, cluster, capabilities(TABLE, "FSDP"))
+    require_words("Accelerate", model, plan, cluster, capabilities(TABLE, "FSDP", [WHOLE_CONTEXTS]))
     files = render_deepspeed(model, plan, cluster, {"dtype": dtype}) if plan.zero_stage == 1 else {}
     facts = {**facts_of(model, plan), "dtype": dtype, "nodes": cluster.nodes, "processes": plan.world_size}
     facts["use_cpu"] = True if cluster.device.kind is DeviceKind.CPU else None
@@ -128,11 +128,12 @@ def put_stage(reading: Reading, said: Any, *names: str) -> None:
     if word.isdecimal() and 1 <= int(word) <= len(listed):
         word = listed[int(word) - 1]
     stage = strategies.get(word, {True: 3, False: 2, None: None}[truth(said)])
-    if stage in (None, -1):
-        told = "is not known" if stage is None else "shards within groups of replicas, which a plan has no word for"
-        reading.ask(_STAGE, f"sharding strategy {shown(said)} {told}: write 2 or 3, and compare")
+    if stage is None:
+        reading.ask(_STAGE, f"sharding strategy {shown(said)} is not known: write 2 or 3, and compare")
     else:
         reading.put("zero_stage", stage, *names)
+    if word in _LISTS["in_node"].values():
+        reading.fields["zero_nodes"] = 1
     if any(truth(reading.get(name)) for name in ("use_cpu", "cpu", "--use_cpu")):
         # accelerate/state.py, AcceleratorState: FSDP is for other kinds of devices, and nothing is said.
         told = "on CPUs Accelerate runs DDP in place of FSDP, whatever it is told: write 0, or take the CPU's words out"
@@ -172,7 +173,7 @@ def read_launcher(
     fields, drop, add = reading.fields, set(start["drop"].split()), start.get("add", "").split()
     add = add if known is None else ["--config_file", f"{{directory}}/{YAML_FILE}", *add]
     mesh = [_LISTS["mesh"][name].split() for name in ("tp", "cp") if kind == "FSDP" and fields.get(name, 1) > 1]
-    mesh += [_LISTS["mesh"]["dp"].split()] if mesh else []
+    mesh += [_LISTS["mesh"][name].split() for name in ("dp", "on") if mesh or fields.get("zero_groups", 1) > 1]
     offloaded = truth(reading.get("fsdp_offload_params")) or False
     devices = (reading.get(f"offload_{part}_device") for part in ("optimizer", "param"))
     fixed = any(device and str(device).lower() not in ("none", "null") for device in devices)
@@ -183,11 +184,11 @@ def read_launcher(
         # The file's own format counts; the launcher's is what its `auto` stands for.
         settings = settings_of(reading, str(reading.get("deepspeed_config_file")), files)
         fixed = offloads(settings)
-    version = "2" if str(reading.get("fsdp_version")) == "2" else "1"
+    version = "node" if "zero_nodes" in fields else "2" if str(reading.get("fsdp_version")) == "2" else "1"
     stages = {int(stage): text.split() for stage, text in start.get("stages", {}).get(version, {}).items()}
     recomputes = "recompute" in fields
     whole = {0: ["--multi_gpu"]} if stages and not (offloaded or recomputes or mesh) else {}
-    drop |= {word.removeprefix("--") for each in mesh for word in each[:1]}
+    drop |= {word.removeprefix("--") for each in mesh for word in each[::2]}
     return Sharding(
         framework=start["framework"],
         stages={**whole, **stages},

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading
@@ -72,23 +71,11 @@ def experts(reading: Reading) -> None:
 
 # The plan.
 def sharding(reading: Reading) -> None:
-    """Without fsdp_config nothing is sharded; over some ranks alone there is no stage of it."""
-    config = reading.get("fsdp_config")
-    if config is None:
+    """Without fsdp_config nothing is sharded."""
+    if reading.get("fsdp_config") is None:
         reading.fields["zero_stage"] = 0
-        reading.note(
-            "no fsdp_config: replicas shard nothing, and so do trials; write `fsdp_config: {}` to try sharding"
-        )
-        return
-    said = str(reading.get("fsdp_config.sharding_strategy") or "FULL_SHARD")
-    shard = reading.get("fsdp_config.data_parallel_shard_degree")
-    replicate = reading.get("fsdp_config.data_parallel_replicate_degree")
-    known = next(row for row in TABLE.rows if "fsdp_config.sharding_strategy" in row.names)
-    if known.value(said) is None or shard not in (None, -1) or replicate not in (None, 1):
-        told = f"fsdp_config shards by {said} within {shown(shard)} ranks, {shown(replicate)} times"
-        how = "answer the nearest here and in workload.fixed: over all ranks (3 weights, 2 gradients), or none (0)"
-        reading.ask("baseline.zero_stage", f"{told}; {how}")
-        reading.fields["zero_stage"] = None
+        told = "no fsdp_config: replicas shard nothing, and so do trials; write `fsdp_config: {}` to try sharding"
+        reading.note(told)
 
 
 def micro_batch(reading: Reading) -> None:

@@ -48,7 +48,7 @@ def axes(reading: Reading) -> None:
     sharded = reading.get("shard_optimizer_over_data") is True
     fields["zero_stage"] = 3 if whole else 1 if sharded else 0
     if degrees["data"] > 1 and whole:
-        reading.note("groups of devices hold copies, which predictions count as one group")
+        reading.put("zero_groups", degrees["data"], "ici_data_parallelism", "dcn_data_parallelism")
 
 
 def batch(reading: Reading) -> None:

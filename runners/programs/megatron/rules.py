@@ -69,5 +69,6 @@ def capabilities_of(options: MegatronOptions) -> Capabilities:
     else:
         rules = [_CONTEXT_SEQUENCE, _INTERLEAVED_BATCHES, _BLOCK_LAYERS]
         more |= {"stage_splits": EVEN_ALONE} if set(UNEVEN) & given else {}
+        more |= {"zero_groups": frozenset[int]()} if TABLE.words("trial.one_instance") & given else {}
     rules += [_WHOLE_VOCABULARY] if set(WHOLE_VOCABULARY) & given else []
     return capabilities(TABLE, options.flavour, rules, **more)

@@ -250,19 +250,6 @@ def interval(line: CommandLine) -> None:
         line.put("recompute_interval", each // some, name)
 
 
-def expert_groups(line: CommandLine) -> None:
-    """core/parallel_state.py: experts are cut by a degree of their own, that of the rest unless it is said."""
-    name = "--expert-tensor-parallel-size"
-    etp, tp, pp = line.whole(name, "baseline.ep"), line.fields.get("tp"), line.fields.get("pp")
-    if etp in (None, tp):
-        return
-    ep = str(line.get("--expert-model-parallel-size") or 1)
-    groups = f"groups of etp({etp}) * ep({ep}) ranks in each of pp({pp}) stages, across the tp({tp}) tensor ranks"
-    told = "a plan cuts experts over tp as well: write an ep that divides dp, and delete the argument"
-    keeps = "or `meshtune import` again with `--format plain`, whose trials keep both as they are"
-    line.ask("baseline.ep", f"{line.written(name)}: {groups}; {told} in workload.arguments, {keeps}")
-
-
 # DeepSpeed's file.
 def deepspeed_stage(line: CommandLine) -> None:
     """DeepSpeed shards by its own file; --zero-stage says the same, or is wrong."""

@@ -4,7 +4,6 @@ vocabulary, and settings of megatron-core that stand for each other."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 from meshtune.runners.json_files import shown
@@ -130,21 +129,6 @@ def devices(reading: Reading) -> None:
     reading.devices = nodes * each if nodes and each else None
 
 
-def expert_groups(reading: Reading) -> None:
-    """core/parallel_state.py: experts are cut by a degree of their own, that of the rest unless it is said."""
-    name = reading.first(("{parallel}.expert_tensor_parallel_size", "{model}.expert_tensor_parallel_size"))
-    if not name or reading.get(name) == reading.fields.get("tp") or "model.experts" not in reading.fields:
-        return
-    tp, ep = reading.fields.get("tp"), reading.get("{parallel}.expert_model_parallel_size")
-    ranks = prod(reading.fields.get(axis) or 1 for axis in ("tp", "pp", "cp"))
-    refused = reading.devices and isinstance(ep, int) and (reading.devices // ranks) % max(ep, 1)
-    told = (
-        f"a plan cuts experts over the tp({tp}) tensor ranks as well, and its ep divides dp: is ep {ep} near enough? If"
-    )
-    instead = "not, write an ep that divides dp, and take the key out of workload.configs"
-    reading.ask("baseline.ep" if refused else "", f"{reading.written(name)}: {told} {instead}")
-
-
 def context(reading: Reading) -> None:
     """The kind stays in trials, and a plan has it where there is one."""
     kind = reading.fields.pop("context", None)
@@ -223,12 +207,16 @@ def recompute_settings(reading: Reading) -> dict[str, Any]:
     return found
 
 
+def expert_degree(reading: Reading) -> dict[str, Any]:
+    """Said always, as its default follows from ep."""
+    name = reading.placed("{parallel}.expert_tensor_parallel_size")
+    return {name: "{expert_tp}"} if reading.fields.get("model.experts") else {}
+
+
 def zero_stage(reading: Reading) -> None:
     """The stage of Megatron-FSDP, or 1 with the distributed optimizer; one that is on stays on, because overlaps that
     recipes turn on with it are refused without it."""
     path, sharding = "baseline.zero_stage", "{ddp}.data_parallel_sharding_strategy"
-    names = ("{parallel}.num_distributed_optimizer_instances", "ddp.num_distributed_optimizer_instances")
-    instances = reading.first(names)
     on = [name for name in TABLE.lists["sharding"]["distributed"].split() if reading.flag(name, path)]
     stage: int | None = int(bool(on))
     if any(reading.get(name) not in (None, False) for name in TABLE.lists["sharding"]["fsdp"].split()):
@@ -236,10 +224,6 @@ def zero_stage(reading: Reading) -> None:
         if stage is None:
             told = f"FSDP is on, {reading.placed(sharding)} is {shown(reading.get(sharding))}"
             reading.ask(path, f"{told}; which stage, here and in workload.fixed?")
-    elif instances and reading.get(instances) != 1:
-        told = "states are sharded over some of the ranks; a plan shards over all (1) or none (0)"
-        reading.ask(path, f"{reading.written(instances)}: {told}; answer here and in workload.fixed")
-        stage = None
     reading.fields["zero_stage"] = stage
 
 

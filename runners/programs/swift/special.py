@@ -128,18 +128,3 @@ def stages(reading: TrainerReading) -> None:
         reading.fields |= {"first_stage_less_layers": 0, "last_stage_less_layers": 0}
     else:
         reading.fields |= dict(zip(("first_stage_less_layers", "last_stage_less_layers"), found, strict=True))
-
-
-def experts(reading: TrainerReading) -> None:
-    """Experts are cut by a degree of their own, 1 unless it is said, since 3.10; trials cut them over tp."""
-    name, path, fields = "--expert_model_parallel_size", "baseline.ep", reading.fields
-    own = "--expert_tensor_parallel_size"
-    ep = reading.whole(name, path) if reading.has(name) else 1
-    etp = reading.whole(own, path) if reading.has(own) else 1
-    tp = fields.get("tp")
-    if ep and ep > 1 and etp != tp:
-        groups = f"groups of etp({etp}) * ep({ep}) ranks, across the tp({tp}) tensor ranks"
-        told = "a plan cuts experts over tp as well, and trials set etp = tp: write an ep that divides dp"
-        reading.ask(path, f"{name} {ep}: {groups}; {told}")
-    elif ep:
-        reading.put("ep", ep, name)

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import FlagOptions
-from meshtune.runners.programs.table import Table, capabilities, table_of
+from meshtune.runners.programs.table import WHOLE_CONTEXTS, Table, capabilities, table_of
 from meshtune.search_spaces.checks import Checks, Whole
-from meshtune.search_spaces.columns import Capabilities, Constraint
+from meshtune.search_spaces.columns import Capabilities, Constraint, expert_tp
 
 
 class Release(StrEnum):
@@ -84,9 +84,18 @@ _MIXED_PRECISION = Constraint(
     lambda c, s: (c["dp"] * c["cp"] > 1) | (c["tp"] * c["pp"] == 1),
     lambda p, s: f"bfloat16 with tp({p.tp}), pp({p.pp}), dp(1), cp(1)",
 )
+_BORROWED_RANKS = Constraint(
+    "torchtitan-ep-borrows",
+    "v0.2.0 spreads experts over all context ranks first, and over all tensor ranks where it does not cut them "
+    "(parallel_dims.py, _validate)",
+    lambda c, s: (c["ep"] == 1) | (c["ep"] * expert_tp(c) % (c["tp"] * c["cp"]) == 0),
+    lambda p, s: f"tp({p.tp}) * cp({p.cp}) does not divide etp({p.etp or p.tp}) * ep({p.ep})",
+)
 
 
 def capabilities_of(options: TorchtitanOptions) -> Capabilities:
     """Which plans this release can run."""
     half = options.release.has_file and options.dtype is Dtype.BFLOAT16
-    return capabilities(TABLE, options.release, (_SEQUENCE, _MIXED_PRECISION) if half else (_SEQUENCE,))
+    rules = [WHOLE_CONTEXTS, _SEQUENCE, *([_MIXED_PRECISION] if half else [])]
+    rules += [_BORROWED_RANKS] if options.release is Release.TOML_0_2_0 else []
+    return capabilities(TABLE, options.release, rules)

@@ -23,7 +23,6 @@ _REPLICATE, _SHARD, _RESHARD, _TYPE = TABLE.fields["zero_stage"].names
 _PER_STAGE, *_ENDS, _PARTS, _SPLITS, _CSV = TABLE.fields["vpp"].names
 _LOCAL, _SIZE, _COUNT = TABLE.fields["micro_batch_size"].names
 _MODE, _OPTION = TABLE.fields["recompute"].names
-(_EXPERT_TENSOR,) = TABLE.fields["expert_tensor_ranks"].names
 
 
 # Written.
@@ -38,8 +37,7 @@ def facts(model: ModelSpec, plan: Plan, options: TorchtitanOptions) -> dict[str,
         **facts_of(model, plan),
         "dtype": str(options.dtype),
         "local_batch": plan.micro_batch_size * (plan.grad_accum_steps if plan.pp > 1 else 1),
-        "replicas": 1 if sharded else plan.dp,
-        "shards": plan.dp if sharded else 1,
+        **({} if sharded else {"zero_groups": plan.dp, "zero_shards": 1}),
         "layers_per_stage": layers // (plan.pp * plan.vpp) if plan.pp > 1 and plan.vpp > 2 else None,
         "recompute_mode": "selective" if selective else str(plan.recompute),
         "recompute_option": str(plan.recompute_interval) if some else "op" if selective else None,
@@ -101,16 +99,15 @@ def sharding(config: Configuration) -> None:
         rest = config.devices // (abs(replicate * shard) * tp * pp * cp)
         # Where nothing is left, or not evenly, what is said contradicts the devices.
         replicate, shard = (max(1, rest) if degree == REST else degree for degree in (replicate, shard))
-    if replicate > 1 and (shard != 1 or cp > 1):
-        over = "the devices that are left" if shard == REST else shard * cp
-        hybrid = f"{replicate} replicas, each sharded over {over} (HSDP), which no plan has a word for"
-        config.ask(path, f"{hybrid}. Answer what the baseline is to run instead: 3 or 2 (over all), or 0 (over none)")
+    hybrid = replicate > 1 and (shard != 1 or cp > 1)
+    if hybrid:
+        config.put("zero_groups", replicate, _REPLICATE, _SHARD)
     if REST in (replicate, shard):
         degree = "data_parallel_degree" if replicate == REST else "data_parallel_shard_degree"
         config.note(f"{degree} takes the devices that are left: dp follows from the cluster")
     else:
         config.put("dp", replicate * shard, _REPLICATE, _SHARD)
-    whole = replicate == REST or replicate > 1 or replicate * shard * cp == 1
+    whole = replicate == REST or (replicate > 1 and not hybrid) or replicate * shard * cp == 1
     gathered = reshard == "never" or (reshard in (None, "default") and pp > 1)
     config.put("zero_stage", 0 if whole else 2 if gathered else 3, _REPLICATE, _SHARD, _RESHARD)
 
@@ -191,20 +188,6 @@ def stage_sizes(stages: int, layers: int, first: int, last: int) -> list[int]:
     sizes[0] -= first
     sizes[-1] -= last
     return sizes
-
-
-def expert_tensor_ranks(config: Configuration) -> None:
-    """Experts that are not cut as the rest (distributed/parallel_dims.py: with degree 1, and in 0.3 always, groups of
-    ep ranks take in the tensor ranks)."""
-    path, tp, ep = "baseline.ep", config.fields.get("tp"), config.fields.get("ep")
-    if not tp or not ep or ep == 1:
-        return
-    ranks = config.degree(_EXPERT_TENSOR, 1, path) if config.release.has_file else 1
-    if ranks is not None and ranks != tp:
-        cut = f"ep({ep}): experts are cut over {ranks} tensor ranks and the rest over tp({tp}), which no plan has"
-        config.ask(
-            path, f"{cut}. Answer ep of a baseline whose experts are cut as the rest; {max(1, ep // tp)} is near"
-        )
 
 
 def recomputation(config: Configuration) -> None:

@@ -234,6 +234,7 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
         "zero_stage": not reading.sharding.fixed,
         "micro_batch_size": reading.sharding.settings is not None,
         "recompute": reading.tells_recompute,
+        "zero_group": "{zero_groups}" in reading.sharding.head,
     }
     said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
     kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}

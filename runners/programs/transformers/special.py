@@ -141,8 +141,8 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
     offloaded = "offload" in options or truth(config.get("cpu_offload", False))
     checkpoints = recomputes_in(config, reading, offloaded=bool(offloaded))
     kept = " ".join(option for option in options if option not in strategies and truth(option) is None)
-    names = {2: "shard_grad_op", 3: "full_shard"}
-    sharded = {stage: ("--fsdp", quoted(f"{name} {kept}".strip())) for stage, name in names.items()}
+    names = ACCELERATE.lists["in_node"] if "zero_nodes" in reading.fields else {2: "shard_grad_op", 3: "full_shard"}
+    sharded = {int(stage): ("--fsdp", quoted(f"{name} {kept}".strip())) for stage, name in names.items()}
     stages = sharded if offloaded or checkpoints else {0: (), **sharded}
     return Sharding(stages=stages, of_script=True, recomputes=checkpoints, fixed=False)
 

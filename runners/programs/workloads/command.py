@@ -26,7 +26,8 @@ from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, L
 from meshtune.runners.programs.launch_words import Changes, laid_over, shell_words
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
-from meshtune.runners.programs.table import lines
+from meshtune.runners.programs.rows import DERIVED, derived
+from meshtune.runners.programs.table import WHOLE_CONTEXTS, lines
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     SHAPES,
@@ -60,7 +61,16 @@ from meshtune.runners.programs.workloads.knobs import (
 from meshtune.runners.report import DIRECTORY, STEPS
 from meshtune.runners.untrusted_text import UnreadableText, read_words
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Natural, Problem, did_you_mean, problems_as
-from meshtune.search_spaces.columns import EVEN_ALONE, BoolColumn, Capabilities, Columns, Constraint, code
+from meshtune.search_spaces.columns import (
+    EVEN_ALONE,
+    BoolColumn,
+    Capabilities,
+    Columns,
+    Constraint,
+    code,
+    expert_tp,
+    sharding_ranks,
+)
 from meshtune.search_spaces.knob_values import KNOB_NAME, word
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.layer_shapes import Shape
@@ -71,7 +81,7 @@ _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps
 _PLACES = ("name", "directory", "python")
 # A letter or digit first: names with a dot before them, and those of logs and notes of ranks, are meshtune's.
 _FILE_NAME = re.compile(r"(?!rank-)[A-Za-z0-9][A-Za-z0-9._-]*")
-PLACEHOLDERS = (*PLAN_FIELDS, *SHAPES, *_TRIAL, *_PLACES)
+PLACEHOLDERS = (*PLAN_FIELDS, *DERIVED, *SHAPES, *_TRIAL, *_PLACES)
 # A shell's text whose last word is one of these, or ends in a sign, ends with no program's arguments.
 _CLOSING = ("}", "fi", "done", "esac")
 _SIGNS = (";", "&", "|")
@@ -143,10 +153,9 @@ class CommandWorkload(Workload):
         named = [config.choices(f"configs.{name}") for name, config in configs]
         self._in_command = _choices(self._options.command)
         self._choices = tuple(choice for choices in (*named, self._in_command) for choice in choices.values())
-        self._told = frozenset(
-            [name for template in self._templates.values() for name in template.names]
-            + [choice.axis for choice in self._choices]
-        )
+        places = {name for template in self._templates.values() for name in template.names}
+        axes = {DERIVED[name] for name in places & DERIVED.keys()}
+        self._told = frozenset(places | axes | {choice.axis for choice in self._choices})
         self._trial = _trial_texts(self._options)
         self._require_told()
         self.told_shapes = self._told.intersection(SHAPES)
@@ -182,7 +191,18 @@ class CommandWorkload(Workload):
         pads = self.framework.vocab_multiple > 1
         axes = sorted({choice.axis for choice in self._choices})
         rules = (*able.rules, *(_worded_rule(axis, self._choices) for axis in axes))
-        return replace(able, uneven_vocab=pads, recompute_of_script="recompute" not in axes, rules=rules)
+        # Megatron-Core takes the ranks of experts out of all of a stage's (core/parallel_state.py), and its a2a asserts
+        # that the context ranks divide key/value heads (Transformer Engine, AttnFuncWithCPAndQKVOA2A). Which values
+        # other programs take is for the spec's `space` to say.
+        megatron = self._options.framework.startswith("megatron")
+        return replace(
+            able,
+            uneven_vocab=pads,
+            expert_folding=able.expert_folding or megatron,
+            kv_repeated_in_ulysses=not megatron,
+            recompute_of_script="recompute" not in axes,
+            rules=rules,
+        )
 
     @property
     def framework(self) -> FrameworkProfile:
@@ -255,6 +275,7 @@ class CommandWorkload(Workload):
         values: dict[str, Any] = {
             **placeholders(request),
             **request.plan.axes_as_dict(),
+            **derived(request.plan),
             **{field: getattr(request.model, field) for field in SHAPES},
             **{field: getattr(request.plan, field) for field in ("world_size", "global_batch_size")},
             **{field: getattr(request.cluster, field) for field in ("nodes", "devices_per_node")},
@@ -489,28 +510,32 @@ def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabili
     those it takes is for the spec's `space` to say."""
     # Stage 0 is what every stage is where there is nothing to shard over.
     stages = {0, 1, 2, 3} if "zero_stage" not in fixed else {0, fixed["zero_stage"]}
+    rules = [_rule(name, value) for name, value in fixed.items()]
     ends = fixed.get("first_stage_less_layers"), fixed.get("last_stage_less_layers")
     return Capabilities(
         schedules=frozenset({fixed["schedule"]} if "schedule" in fixed else Schedule),
         recompute=frozenset({fixed["recompute"]} if "recompute" in fixed else Recompute),
         zero_stages=frozenset(stages),
         zero_stages_with_pp=frozenset(stages if "zero_stage" in fixed else {0, 1}),
+        zero_groups=frozenset(stages - {0} if fixed.get("zero_group", 1) else ()),
         contexts=frozenset({fixed["context"]} if "context" in fixed else ContextParallel)
         if "cp" in told or fixed.get("cp", 1) > 1
         else frozenset(),
         recompute_intervals="recompute_interval" in told,
         choice_of_sequence_parallel="sequence_parallel" not in fixed or not fixed["sequence_parallel"],
         expert_parallel="ep" in told or fixed.get("ep", 1) > 1,
+        expert_folding=fixed.get("etp", 1) > 0,
         experts=True,
         stage_splits=None if ends[0] is None or ends[1] is None else EVEN_ALONE | {(ends[0], ends[1])},
         shapes=frozenset(Shape),
-        rules=tuple(_rule(name, value) for name, value in fixed.items()),
+        rules=(*rules, *([WHOLE_CONTEXTS] if "zero_shards" in told else [])),
     )
 
 
 # Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has.
 _IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
     "zero_stage": lambda c: c["dp"] * c["cp"] == 1,
+    "zero_group": lambda c: c["zero_stage"] == 0,
     "sequence_parallel": lambda c: c["tp"] == 1,
     "schedule": lambda c: c["pp"] == 1,
     "vpp": lambda c: c["pp"] == 1,
@@ -524,10 +549,12 @@ _IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
 def _rule(name: str, value: Any) -> Constraint:
     """The rule that a dimension keeps the one value that the script has for it, wherever it means anything."""
     needed, idle = code(name, value), _IDLE.get(name)
+    # Where the value is as usual, plans have 0 for it.
+    usual = {"zero_group": sharding_ranks, "etp": expert_tp}.get(name) if value else None
     return Constraint(
         f"command-lacks-{name}",
         f"the command has no {{{name}}}, so the script cannot be told another value than {value}",
-        lambda c, s: (c[name] == needed) | (c["tp"] < 0 if idle is None else idle(c)),
+        lambda c, s: ((usual(c) if usual else c[name]) == needed) | (c["tp"] < 0 if idle is None else idle(c)),
         lambda p, s: f"{name}({getattr(p, name)}), but the command has no {{{name}}} and so always runs {value}",
     )
 
