@@ -63,10 +63,10 @@ class KindsHeld(NamedTuple):
 def kinds_held(model: ModelSpec, columns: Mapping[str, Any], stage: Any, head: Any | None = None) -> KindsHeld:
     """Exact where the split comes out; else chunks hold fractions of layers, the rank the mean of all ranks on the
     first stage and the next whole number on the others. head: as many layers as the head counts for where a framework
-    balances it. columns: of whole numbers or of floats. stage: a column of ranks."""
+    balances it, in ranks of one chunk. columns: of whole numbers or of floats. stage: a column of ranks."""
     rank = _kinds_of_chunk(model, columns, stage, 0, head)
     first, last = rank.copy(), rank.copy()
-    for turn in range(1, int(np.max(columns["vpp"], initial=1))):
+    for turn in range(1, int(np.max(columns["vpp"], initial=1)) if head is None else 1):
         some = np.flatnonzero(columns["vpp"] > turn)
         last[:, some] = _kinds_of_chunk(model, {name: columns[name][some] for name in _CUT_BY}, stage[some], turn)
         rank[:, some] += last[:, some]

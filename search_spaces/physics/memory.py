@@ -156,26 +156,27 @@ def kept_in_flight(
     (Narayanan et al. 2021, 2.2). Two moments count: before the first backward pass, and before that of the first
     chunk, when it holds the most micro-batches. In a V (zbv) the last chunk of stage s holds its first s + 1 (torch's
     ScheduleZBVZeroBubble), the first chunk all others."""
-    vpp, count = columns["vpp"], columns["grad_accum_steps"]
-    flight, group = in_flight(columns, stage), np.minimum(columns["pp"], count)
-    between = (of_rank - of_first - of_last) / np.maximum(1, vpp - 2)
-
-    def passed(passes: IntColumn) -> tuple[IntColumn, IntColumn]:
-        """How many of so many passes are those of the chunk that comes first, and of the one that comes last."""
-        rounds, more = np.divmod(passes, group * vpp)
-        return rounds * group + np.minimum(more, group), rounds * group + np.maximum(more - (vpp - 1) * group, 0)
+    flight = in_flight(columns, stage)
+    kept: FloatColumn = flight * of_rank
+    some = np.flatnonzero(columns["vpp"] > 1)
+    if len(some) == 0:
+        return kept
+    pp, vpp, count, schedule = (columns[name][some] for name in ("pp", "vpp", "grad_accum_steps", "schedule"))
+    flight, stage, of_rank, of_first, of_last = (each[some] for each in (flight, stage, of_rank, of_first, of_last))
+    group, between = np.minimum(pp, count), (of_rank - of_first - of_last) / np.maximum(1, vpp - 2)
 
     def held(back: IntColumn) -> FloatColumn:
-        """After so many backward passes."""
-        (first, last), (last_back, first_back) = passed(flight + back), passed(back)
-        first, last = first - first_back, last - last_back
+        """After so many backward passes, none of them the first chunk's."""
+        rounds, more = np.divmod(flight + back, group * vpp)
+        first = rounds * group + np.minimum(more, group)
+        last = rounds * group + np.maximum(more - (vpp - 1) * group, 0) - np.minimum(back, group)
         return first * of_first + last * of_last + (flight - first - last) * between
 
     first = np.minimum(flight - np.minimum(stage + 1, flight), count)
     folded = first * of_first + (flight - first) * of_last
     most = np.maximum(held(np.zeros_like(vpp)), held(np.minimum((vpp - 1) * group, count * vpp - flight)))
-    most = np.where(columns["schedule"] == SCHEDULES.index(Schedule.ZBV), folded, most)
-    return np.where(vpp > 1, most, flight * of_rank)
+    kept[some] = np.where(schedule == SCHEDULES.index(Schedule.ZBV), folded, most)
+    return kept
 
 
 def _losses_at_once(framework: FrameworkProfile, columns: Columns) -> IntColumn:

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import EVEN_ALONE, columns_of
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate
 from meshtune.search_spaces.physics.framework_profiles import (
@@ -20,13 +22,21 @@ from meshtune.search_spaces.physics.framework_profiles import (
     MEGATRON_DEEPSPEED,
     TRAINER_BFLOAT16,
 )
-from meshtune.search_spaces.physics.memory import layers_in_flight, stage_parts
+from meshtune.search_spaces.physics.memory import kept_in_flight, stage_parts
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import Bounds, Space
-from meshtune.search_spaces.stages import EVEN, head_layers, layers_of_chunk, plain_split, split_of, splits_offered
+from meshtune.search_spaces.stages import (
+    EVEN,
+    head_layers,
+    kinds_held,
+    layers_of_chunk,
+    plain_split,
+    split_of,
+    splits_offered,
+)
 
 
 def model(name: str) -> ModelSpec:
@@ -101,6 +111,8 @@ def test_chunks_hold_every_layer_once_in_order():
     for plan, expected in (
         (Plan(pp=12, **ends(1, 1)), [5, *[6] * 10, 5]),
         (Plan(pp=4, vpp=2, **ends(2, 3)), [7, *[9] * 6, 6]),
+        (Plan(pp=4, vpp=2, **ends(-1, 2)), [3, *[2] * 6, 0]),
+        (Plan(pp=3, **ends(1, -2)), [3, 4, 6]),
         (Plan(pp=4), [17, 18, 17, 18]),
     ):
         held = [layers_of_chunk(plan, sum(expected), chunk) for chunk in range(len(expected))]
@@ -110,10 +122,17 @@ def test_chunks_hold_every_layer_once_in_order():
 
 @pytest.mark.parametrize(
     ("held", "split"),
-    [([5, 6, 6, 5], (1, 1)), ([4, 4], EVEN), ([4, 6], (2, 0)), ([8], EVEN), ([6, 5, 5], None), ([0, 2, 2], None)],
+    [([5, 6, 6, 5], (1, 1)), ([4, 4], EVEN), ([4, 6], (2, 0)), ([8], EVEN), ([6, 5, 5], (-1, 0)), ([0, 2, 2], None)],
 )
 def test_a_split_is_read_from_the_layers_of_the_chunks(held, split):
     assert split_of(held) == split
+    assert split_of([*held, 1, 3, 0]) is None
+
+
+def test_a_split_with_an_end_without_layers_is_one_where_that_is_said():
+    assert split_of([3, 2, 2, 0]) is None
+    assert split_of([3, 2, 2, 0], empty_ends=True) == (-1, 2)
+    assert split_of([0, 0, 0], empty_ends=True) is None
 
 
 def test_of_two_ways_to_say_a_split_one_is_a_plan_s():
@@ -141,8 +160,10 @@ def test_bounds_list_splits_as_any_other_axis(make_setting):
     space = Space(bounds, make_setting(layers=30))
     assert {(p.first_stage_less_layers, p.last_stage_less_layers) for p in space} == {(0, 2), (1, 1), (2, 0)}
     assert space.combinations == 9 * Space(Bounds(pp=(4,), last_stage_less_layers=(0,)), space.context).combinations
-    with pytest.raises(InvalidValue, match=r"^last_stage_less_layers: must be between 0 and 1000000, not -1$"):
-        Bounds(last_stage_less_layers=(-1,))
+    with pytest.raises(
+        InvalidValue, match=r"^last_stage_less_layers: must be between -1000000 and 1000000, not -1000001$"
+    ):
+        Bounds(last_stage_less_layers=(-1000001,))
 
 
 def test_a_trainer_of_equal_stages_gets_no_others(make_setting):
@@ -163,6 +184,8 @@ def test_a_trainer_of_equal_stages_gets_no_others(make_setting):
         # 5 chunks in flight on the first of two ranks: 3 of the first chunk; on the last 3, none of the last chunk.
         ({"pp": 2, "vpp": 2, "schedule": "interleaved", **ends(1, 1)}, 0, 5 * 8 - 3),
         ({"pp": 2, "vpp": 2, "schedule": "interleaved", **ends(1, 1)}, 1, 3 * 8),
+        # The first chunk holds more: after two backward passes, of the last chunk, 4 of it are in flight and 1 of that.
+        ({"pp": 2, "vpp": 2, "schedule": "interleaved", **ends(-3, 1)}, 0, 4 * 11 + 8),
         # 4 in flight: 3 of the first chunk, 1 of the last, both on the first rank.
         ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(2, 4)}, 0, 4 * 8 - 3 * 2 - 1 * 4),
         ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(2, 4)}, 1, 4 * 8),
@@ -173,8 +196,8 @@ def test_activations_are_those_of_the_chunks_in_flight(plan, stage, held):
     chunks = plan.pp * plan.vpp
     every = sizes(plan, 8 * chunks - plan.first_stage_less_layers - plan.last_stage_less_layers)
     own = [every[chunk] for chunk in stages_of(plan, stage)]
-    layers = layers_in_flight(columns_of([plan]), np.array([stage]), np.array([float(sum(own))]))
-    assert layers.tolist() == [held]
+    layers = (np.array([float(part)]) for part in (sum(own), own[0], own[-1]))
+    assert kept_in_flight(columns_of([plan]), np.array([stage]), *layers).tolist() == [held]
 
 
 def test_weights_of_a_rank_are_those_of_its_layers():
@@ -232,3 +255,47 @@ def test_the_published_settings_are_legal_and_estimated(model, machine, framewor
     # Published: 150 of 312 TFLOP/s (table 5), and 400 of 989.
     peak = machine.device.peak_flops[framework.dtype]
     assert 0.2 < expected.model_flops_per_device[0] / peak < 0.6
+
+
+# Mixtures after three dense layers, in every second layer behind two, and with windows but in every third.
+DEEPSEEK = replace(WORDY, layers=61, experts=16, top_k=2, ffn=2048, dense_ffn=18432, dense_layers=3, mtp_layers=1)
+MIXED = (DEEPSEEK, replace(DEEPSEEK, dense_layers=2, moe_every=2, window=1024, full_attention_every=3), WORDY)
+
+
+@st.composite
+def split_plans(draw: st.DrawFn) -> tuple[ModelSpec, Plan]:
+    """A model whose layers come out in the plan's chunks, ends with more or none included."""
+    schedule = draw(st.sampled_from([Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZBV]))
+    pp = draw(st.integers(1 if schedule is Schedule.ONE_F_ONE_B else 2, 9))
+    vpp = {Schedule.ONE_F_ONE_B: 1, Schedule.ZBV: 2}.get(schedule, draw(st.integers(2, 4)))
+    each, few = draw(st.integers(3, 6)), st.integers(-4, 3)  # chunks of 0 to 10 layers
+    first, last = (draw(few), draw(few)) if pp * vpp > 1 else (0, 0)
+    layers = each * pp * vpp - first - last
+    assume(layers > 5)
+    model = replace(draw(st.sampled_from(MIXED)), layers=layers)
+    return model, Plan(pp=pp, vpp=vpp, schedule=schedule, grad_accum_steps=16, **ends(first, last))
+
+
+@given(split_plans())
+def test_each_stage_holds_its_layers_of_each_kind(drawn):
+    model, plan = drawn
+    kinds = [kind for _, kind in layer_kinds(model)]
+    columns = columns_of([plan] * plan.pp)
+    held = kinds_held(model, columns, np.arange(plan.pp))
+    assert held.rank.sum(axis=1).tolist() == [count for count, _ in layer_kinds(model)]
+    for stage in range(plan.pp):
+        by_chunk = [
+            [[kind_by_hand(model, layer) for layer in layers_of_chunk(plan, model.layers, chunk)] for chunk in own]
+            for own in (stages_of(plan, stage), stages_of(plan, stage)[:1], stages_of(plan, stage)[-1:])
+        ]
+        for part, chunks in zip(held, by_chunk, strict=True):
+            assert part[:, stage].tolist() == [sum(chunk.count(kind) for chunk in chunks) for kind in kinds]
+
+
+def kind_by_hand(model: ModelSpec, layer: int) -> ModelSpec:
+    """layer: from 0."""
+    behind, every = layer + 1 - model.dense_layers, model.full_attention_every
+    expert = model.experts > 0 and behind > 0 and behind % model.moe_every == 0
+    whole = model.window == 0 or (every > 0 and (layer + 1) % every == 0)
+    (kind,) = (each for _, each in layer_kinds(model) if (each.experts > 0, each.window == 0) == (expert, whole))
+    return kind
