@@ -67,7 +67,8 @@ def _split_of(p: Plan) -> str:
 def _layers_come_out(c: Columns, s: SpaceContext) -> BoolColumn:
     first, last, layers = c["first_stage_less_layers"], c["last_stage_less_layers"], s.model.layers
     whole: BoolColumn = (layers + first + last) % (c["pp"] * c["vpp"]) == 0
-    return whole & (layers_between(c, layers) > np.maximum(0, np.maximum(first, last) - s.capabilities.empty_ends))
+    fewest: IntColumn = np.maximum(0, np.maximum(first, last) - s.capabilities.empty_ends)
+    return whole & (layers_between(c, layers) > fewest)
 
 
 def _layers_numbers(p: Plan, s: SpaceContext) -> str:

@@ -162,7 +162,8 @@ def kept_in_flight(
     if len(some) == 0:
         return kept
     pp, vpp, count, schedule = (columns[name][some] for name in ("pp", "vpp", "grad_accum_steps", "schedule"))
-    flight, stage, of_rank, of_first, of_last = (each[some] for each in (flight, stage, of_rank, of_first, of_last))
+    flight, stage = flight[some], stage[some]
+    of_rank, of_first, of_last = of_rank[some], of_first[some], of_last[some]
     group, between = np.minimum(pp, count), (of_rank - of_first - of_last) / np.maximum(1, vpp - 2)
 
     def held(back: IntColumn) -> FloatColumn:
@@ -170,7 +171,8 @@ def kept_in_flight(
         rounds, more = np.divmod(flight + back, group * vpp)
         first = rounds * group + np.minimum(more, group)
         last = rounds * group + np.maximum(more - (vpp - 1) * group, 0) - np.minimum(back, group)
-        return first * of_first + last * of_last + (flight - first - last) * between
+        sums: FloatColumn = first * of_first + last * of_last + (flight - first - last) * between
+        return sums
 
     first = np.minimum(flight - np.minimum(stage + 1, flight), count)
     folded = first * of_first + (flight - first) * of_last

@@ -22,10 +22,11 @@ from meshtune.search_spaces.physics.framework_profiles import (
     MEGATRON_DEEPSPEED,
     TRAINER_BFLOAT16,
 )
-from meshtune.search_spaces.physics.memory import kept_in_flight, stage_parts
+from meshtune.search_spaces.physics.memory import kept_in_flight, memory_parts, stage_parts
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Schedule
+from meshtune.search_spaces.plan_names import in_full
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.search_spaces.stages import (
@@ -299,3 +300,69 @@ def kind_by_hand(model: ModelSpec, layer: int) -> ModelSpec:
     whole = model.window == 0 or (every > 0 and (layer + 1) % every == 0)
     (kind,) = (each for _, each in layer_kinds(model) if (each.experts > 0, each.window == 0) == (expert, whole))
     return kind
+
+
+def test_memory_of_the_ends_of_a_model_with_dense_first_layers_by_hand():
+    """9 layers in stages of 3 dense ones, and of 2 with experts each; in 16 bits, with tp 1."""
+    model = replace(DEEPSEEK, layers=9, mtp_layers=0, seq_len=2048)
+    framework = replace(MEGATRON_DEEPSPEED, fused_attention=True)
+    framework = replace(framework, kept=replace(framework.kept, dropout=False))
+    training = Training(model, cluster("dgx-h100"), framework)
+    plan = Plan(pp=4, dp=2, ep=2, grad_accum_steps=8, **ends(-1, 0))
+    bare = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
+    first, last = (stage_parts(training, columns_of([plan]), bare, np.array([stage])) for stage in (0, 3))
+    h, kv, words = model.hidden, model.kv_width, framework.padded_vocab(model, 1) * model.hidden
+    attention, norms = 2 * h * h + 2 * h * kv, 2 * h
+    dense = attention + norms + 3 * h * 18432
+    mixed = attention + norms + h * 16 + 8 * 3 * h * 2048
+    assert first["weights"] == pytest.approx(2 * (3 * dense + words))
+    assert last["weights"] == pytest.approx(2 * (2 * mixed + words + h))
+    # Of 4 micro-batches in flight; then the backward pass of a layer.
+    kept = 2048 * (2 * (6 * h + 2 * kv + 4 * 18432) + 4 * model.heads)
+    assert first["activations"] == pytest.approx(4 * 3 * kept + 2048 * 2 * (2 * 18432 + 2 * h))
+    # Two copies of each token, as they are sent, read and answered, with 2048 wide blocks; routing in float32.
+    routing = 2 * 16 * 4 + 16 * 2 + 2 * 6 * 8
+    kept = 2048 * (2 * (6 * h + 2 * kv) + 4 * model.heads + 2 * (4 * 2 * h + 2 * 4 * 2048) + routing)
+    backward = 2 * kept + 2048 * 2 * (2 * 2 * 2048 + 2 * h)
+    at_loss = 2 * kept + last["logits"] + 2 * 2 * 2048 * h
+    assert last["activations"] + last["logits"] == pytest.approx(np.maximum(backward, at_loss))
+
+
+def test_the_fullest_stage_may_be_the_first_behind_the_dense_layers():
+    """Stages of one layer, of which three are dense and small beside the experts."""
+    model = replace(DEEPSEEK, layers=16, dense_ffn=2048, mtp_layers=0, vocab=1024)
+    training = Training(model, cluster("dgx-h100", 2), MEGATRON_DEEPSPEED)
+    columns = columns_of([Plan(pp=16, grad_accum_steps=16, recompute="full")])
+    sums = [
+        sum(float(part[0]) for part in stage_parts(training, columns, DEFAULTS, np.array([stage])).values())
+        for stage in range(16)
+    ]
+    assert np.argmax(sums) == 3
+    fullest = sum(float(part[0]) for part in memory_parts(training, columns, DEFAULTS).values())
+    assert fullest == pytest.approx(sums[3] * DEFAULTS.memory_factor)
+
+
+def test_only_a_program_that_can_gets_ends_without_layers(make_setting):
+    setting = make_setting(layers=6)
+    plan = Plan(pp=4, dp=2, grad_accum_steps=16, **ends(0, 2))
+    (told,) = Space(Bounds(), setting).explain(plan, ignore_bounds=True)
+    assert told.constraint == "pp-layers"
+    assert "are 2 for each, which leaves one of them none" in told.message
+    able = replace(setting, capabilities=replace(setting.capabilities, empty_ends=True))
+    assert Space(Bounds(), able).explain(plan, ignore_bounds=True) == []
+    for first, last in ((0, 3), (-1, 3), (-8, -2)):
+        legal = Space(Bounds(), replace(able, model=replace(setting.model, layers=8 - first - last)))
+        assert bool(legal.explain(replace(plan, **ends(first, last)), ignore_bounds=True)) == (last == 3)
+
+
+def test_ends_with_more_layers_are_plans_with_names_of_their_own(make_setting):
+    bounds = Bounds(pp=(4,), first_stage_less_layers=(-1, 0), last_stage_less_layers=(0, 1))
+    space = Space(bounds, make_setting(layers=8))
+    assert {(p.first_stage_less_layers, p.last_stage_less_layers) for p in space} == {(0, 0), (-1, 1)}
+    plan = next(plan for plan in space if plan.first_stage_less_layers)
+    assert "first--1 last-1" in plan.key
+    assert Plan(**{name: int(value) for name, value in in_full("pp4 first--1 last=1").items()}) == Plan(
+        pp=4, **ends(-1, 1)
+    )
+    (told,) = space.explain(replace(plan, pp=1, dp=8, grad_accum_steps=4), ignore_bounds=True)
+    assert told.constraint == "split-needs-pp"
