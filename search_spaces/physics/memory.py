@@ -154,8 +154,8 @@ def kept_in_flight(
 
     Interleaved schedules go through the chunks pp micro-batches at a time, forward in order and backward against it
     (Narayanan et al. 2021, 2.2). Two moments count: before the first backward pass, and before that of the first
-    chunk, when it holds the most micro-batches. In a V (zbv) the last chunk of stage s holds its first s + 1 (torch's
-    ScheduleZBVZeroBubble), the first chunk all others."""
+    chunk, when it holds the most micro-batches. In a V (zbv) the last chunk of stage s then holds s of them or s + 1,
+    the first chunk all others (counted of torch 2.13's ScheduleZBVZeroBubble)."""
     flight = in_flight(columns, stage)
     kept: FloatColumn = flight * of_rank
     some = np.flatnonzero(columns["vpp"] > 1)
@@ -174,8 +174,8 @@ def kept_in_flight(
         sums: FloatColumn = first * of_first + last * of_last + (flight - first - last) * between
         return sums
 
-    first = np.minimum(flight - np.minimum(stage + 1, flight), count)
-    folded = first * of_first + (flight - first) * of_last
+    ahead = (np.minimum(stage + more, count) for more in (0, 1))
+    folded = np.maximum(*(np.minimum(flight - last, count) * of_first + last * of_last for last in ahead))
     most = np.maximum(held(np.zeros_like(vpp)), held(np.minimum((vpp - 1) * group, count * vpp - flight)))
     kept[some] = np.where(schedule == SCHEDULES.index(Schedule.ZBV), folded, most)
     return kept

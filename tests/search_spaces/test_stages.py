@@ -187,8 +187,9 @@ def test_a_trainer_of_equal_stages_gets_no_others(make_setting):
         ({"pp": 2, "vpp": 2, "schedule": "interleaved", **ends(1, 1)}, 1, 3 * 8),
         # The first chunk holds more: after two backward passes, of the last chunk, 4 of it are in flight and 1 of that.
         ({"pp": 2, "vpp": 2, "schedule": "interleaved", **ends(-3, 1)}, 0, 4 * 11 + 8),
-        # 4 in flight: 3 of the first chunk, 1 of the last, both on the first rank.
-        ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(2, 4)}, 0, 4 * 8 - 3 * 2 - 1 * 4),
+        # 4 in flight: all of the first chunk, or 3 and 1 of the last, both on the first rank.
+        ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(2, 4)}, 0, 4 * 8 - 4 * 2),
+        ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(4, 2)}, 0, 4 * 8 - 3 * 4 - 1 * 2),
         ({"pp": 2, "vpp": 2, "schedule": "zbv", **ends(2, 4)}, 1, 4 * 8),
     ],
 )
