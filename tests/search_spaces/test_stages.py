@@ -367,3 +367,26 @@ def test_ends_with_more_layers_are_plans_with_names_of_their_own(make_setting):
     )
     (told,) = space.explain(replace(plan, pp=1, dp=8, grad_accum_steps=4), ignore_bounds=True)
     assert told.constraint == "split-needs-pp"
+
+
+@given(st.data(), st.integers(2, 6), st.integers(2, 4), st.integers(1, 4))
+def test_an_interleaved_rank_keeps_the_most_that_its_passes_pile_up(data, pp, vpp, rounds):
+    """Pass by pass: forward passes until the last rank can begin, then one backward pass after each (Narayanan et al.
+    2021, figure 4). Only the pipeline's first and last chunk differ from the others."""
+    stage, count = data.draw(st.integers(0, pp - 1)), pp * rounds
+    chunks = [1.0] * vpp
+    if stage == 0:
+        chunks[0] = data.draw(st.sampled_from([0.0, 0.5, 1.5, 2.0]))
+    if stage == pp - 1:
+        chunks[-1] = data.draw(st.sampled_from([0.0, 0.5, 1.5, 2.0]))
+    order = [step // pp % vpp for step in range(count * vpp)]
+    before = min(len(order), (vpp - 1) * pp + 2 * (pp - 1 - stage))
+    kept, most = 0.0, 0.0
+    for step, chunk in enumerate(order):
+        kept += chunks[chunk]
+        most = max(most, kept)
+        if step >= before:
+            kept -= chunks[vpp - 1 - order[step - before]]
+    plan = Plan(pp=pp, vpp=vpp, schedule=Schedule.INTERLEAVED, grad_accum_steps=count)
+    parts = (np.array([part]) for part in (sum(chunks), chunks[0], chunks[-1]))
+    assert kept_in_flight(columns_of([plan]), np.array([stage]), *parts).tolist() == [most]
