@@ -67,23 +67,24 @@ def _split_of(p: Plan) -> str:
 def _layers_come_out(c: Columns, s: SpaceContext) -> BoolColumn:
     first, last, layers = c["first_stage_less_layers"], c["last_stage_less_layers"], s.model.layers
     whole: BoolColumn = (layers + first + last) % (c["pp"] * c["vpp"]) == 0
-    return whole & (layers_between(c, layers) > np.maximum(first, last))
+    fewest: IntColumn = np.maximum(0, np.maximum(first, last) - s.capabilities.empty_ends)
+    return whole & (layers_between(c, layers) > fewest)
 
 
 def _layers_numbers(p: Plan, s: SpaceContext) -> str:
-    chunks, ends = p.pp * p.vpp, p.first_stage_less_layers + p.last_stage_less_layers
-    total, sum_words = s.model.layers + ends, f"layers({s.model.layers})"
-    if ends:
+    chunks, first, last = p.pp * p.vpp, p.first_stage_less_layers, p.last_stage_less_layers
+    total, sum_words = s.model.layers + first + last, f"layers({s.model.layers})"
+    if first or last:
         sum_words = f"{sum_words} + {_split_of(p).replace(', ', ' + ')} = {total}"
     if total % chunks:
         return f"pp({p.pp}) * vpp({p.vpp}) = {chunks} does not divide {sum_words}"
-    return f"{sum_words} in {chunks} chunks are {total // chunks} for each, which leaves the first or the last one none"
+    return f"{sum_words} in {chunks} chunks are {total // chunks} for each, which leaves one of them none"
 
 
 def _fewest_layers(c: Columns, s: SpaceContext) -> IntColumn:
     """Of any chunk."""
     fewer: IntColumn = np.maximum(c["first_stage_less_layers"], c["last_stage_less_layers"])
-    return layers_between(c, s.model.layers) - fewer
+    return layers_between(c, s.model.layers) - np.maximum(0, fewer)
 
 
 def _split_runs(c: Columns, s: SpaceContext) -> BoolColumn:
@@ -206,14 +207,14 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         "pp-layers",
-        "every pipeline chunk holds the same number of layers, but for what the first and the last one hold fewer, and "
-        "at least one",
+        "every pipeline chunk holds the same number of layers, but for what the first and the last one hold fewer or "
+        "more, and at least one, where the trainer needs it",
         _layers_come_out,
         _layers_numbers,
     ),
     Constraint(
         "trainer-stages",
-        "the trainer must be able to give the first and the last pipeline stage fewer layers than the others",
+        "the trainer must be able to give the first and the last pipeline stage other numbers of layers",
         _split_runs,
         lambda p, s: (
             f"{_split_of(p)}: the trainer runs "
@@ -401,7 +402,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda p, s: (
             f"recompute_interval({p.recompute_interval}) is above the layers of a chunk, "
             f"layers({s.model.layers}) / (pp({p.pp}) * vpp({p.vpp}))"
-            + (f", with {_split_of(p)}" if p.first_stage_less_layers + p.last_stage_less_layers else "")
+            + (f", with {_split_of(p)}" if p.first_stage_less_layers or p.last_stage_less_layers else "")
         ),
     ),
     Constraint(
@@ -413,7 +414,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "split-needs-pp",
         "without a pipeline its first and its last chunk are the whole model; only 0 and 0 are kept",
-        lambda c, s: (c["pp"] > 1) | (c["first_stage_less_layers"] + c["last_stage_less_layers"] == 0),
+        lambda c, s: (c["pp"] > 1) | ((c["first_stage_less_layers"] == 0) & (c["last_stage_less_layers"] == 0)),
         lambda p, s: f"{_split_of(p)} with pp(1) is the same setting as 0 and 0",
     ),
     Constraint(

@@ -309,13 +309,18 @@ def _whole_with_experts(model: ModelSpec) -> int:
     return (count - first) // period + 1 if count >= first else 0
 
 
+def layer_traits(model: ModelSpec, number: Any) -> tuple[Any, Any]:
+    """Whether the layer of that number, counted from 1, has experts, and whether it attends in a window. The last of
+    each period is the other one (Llama 4: interleave_moe_layer_step; gpt-oss: layer_types). number: or many of them."""
+    every, place = model.full_attention_every, number - model.dense_layers
+    windowed = (0 < model.window < model.seq_len) & ((number % every != 0) if every else number > 0)
+    return (model.experts > 0) & (place > 0) & (place % model.moe_every == 0), windowed
+
+
 def last_kind(model: ModelSpec) -> ModelSpec:
     """The kind of the last layer (which those for further tokens repeat: Megatron-LM d98e8a64, training/
     theoretical_memory_usage.py)."""
-    every, place = model.full_attention_every, model.layers - model.dense_layers
-    # The last of each period is the other one (Llama 4: interleave_moe_layer_step; gpt-oss: layer_types).
-    windowed = 0 < model.window < model.seq_len and (every == 0 or model.layers % every != 0)
-    return _of_kind(model, model.experts > 0 and place > 0 and place % model.moe_every == 0, windowed)
+    return _of_kind(model, *layer_traits(model, model.layers))
 
 
 def _of_kind(model: ModelSpec, experts: bool, windowed: bool) -> ModelSpec:

@@ -74,6 +74,10 @@ class ContextParallel(StrEnum):
     RING = "ring"
 
 
+# More than any model has.
+_MOST_LAYERS = 1_000_000
+
+
 def _axis(default: Any, key: str, label: str, description: str, **more: Any) -> Any:
     """A field whose metadata are fields of `Axis`. tried: None where a space chooses the values, else the default."""
     return field(default=default, metadata={"key": key, "label": label, "description": description, **more})
@@ -115,16 +119,16 @@ class Plan:
         0,
         "first-{}",
         "first-",
-        "layers that the first chunk of the pipeline holds fewer than those between, for the embedding",
-        low=0,
+        "layers that the first chunk of the pipeline holds fewer than those between, for the embedding; negative: more",
+        low=-_MOST_LAYERS,
         tried=None,
     )
     last_stage_less_layers: int = _axis(
         0,
         "last-{}",
         "last-",
-        "layers that the last chunk of the pipeline holds fewer than those between, for the head",
-        low=0,
+        "layers that the last chunk of the pipeline holds fewer than those between, for the head; negative: more",
+        low=-_MOST_LAYERS,
         tried=None,
     )
     micro_batch_size: int = _axis(

@@ -2,25 +2,29 @@
 
 A pipeline has pp * vpp chunks of b = (layers + first_stage_less_layers + last_stage_less_layers) / (pp * vpp) layers;
 the first chunk holds first_stage_less_layers fewer, for the embedding, and the last one last_stage_less_layers fewer,
-for the head. Both names are torchtitan's (torchtitan/config/job_config.py at v0.2.2). A remainder spread over the
-stages, the other usual way, has the same slowest stage and no slack where the head is: it is not offered.
+for the head; more where the number is negative, such as light layers without experts. Both names are torchtitan's
+(torchtitan/config/job_config.py at v0.2.2). A remainder spread over the stages, the other usual way, has the same
+slowest stage and no slack where the head is: it is not offered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtune.search_spaces.columns import SCHEDULES, Columns, IntColumn
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.model import ModelSpec, layer_kinds, layer_traits
 from meshtune.search_spaces.plan import Plan, Schedule
 
-# Layers that the first and the last chunk hold fewer than those between.
+# Layers that the first and the last chunk hold fewer than those between; negative: more.
 Split = tuple[int, int]
 EVEN: Split = (0, 0)
+# The columns that say which layers a chunk holds.
+_CUT_BY = ("pp", "vpp", "first_stage_less_layers", "last_stage_less_layers", "schedule")
 # Further rounds of one more layer on every chunk between, in search of the best split: heads of more layers are rare.
 _ROUNDS = 16
 
@@ -35,18 +39,85 @@ def layers_of_chunk(plan: Plan, layers: int, chunk: int) -> range:
     """The layers of one chunk; where an even split does not come out, chunks differ by at most one layer."""
     first, last, chunks = plan.first_stage_less_layers, plan.last_stage_less_layers, plan.pp * plan.vpp
     total = layers + first + last
-    start, end = (turn * total // chunks - first for turn in (chunk, chunk + 1))
-    return range(max(0, start), min(layers, end))
+    start, end = (max(0, min(layers, turn * total // chunks - first)) for turn in (chunk, chunk + 1))
+    return range(start if chunk > 0 else 0, end if chunk < chunks - 1 else layers)
 
 
-def split_of(sizes: Sequence[int]) -> Split | None:
-    """The split that makes chunks of these sizes; None where none does: chunks between that differ, or hold fewer than
-    the first or the last, or an end without a layer."""
+@lru_cache(maxsize=256)
+def _kinds_up_to(model: ModelSpec) -> FloatColumn:
+    """How many of the first n layers are of each kind: kinds x (layers + 1)."""
+    experts, windowed = layer_traits(model, np.arange(1, model.layers + 1))
+    each = [(experts == (kind.experts > 0)) & (windowed == (kind.window > 0)) for _, kind in layer_kinds(model)]
+    return np.pad(np.cumsum(each, axis=1, dtype=np.float64), ((0, 0), (1, 0)))
+
+
+class KindsHeld(NamedTuple):
+    """Layers of each kind (`layer_kinds`, in its order) in a pipeline rank, and of these in its first and in its last
+    chunk: kinds x plans each."""
+
+    rank: FloatColumn
+    first_chunk: FloatColumn
+    last_chunk: FloatColumn
+
+
+def kinds_held(model: ModelSpec, columns: Mapping[str, Any], stage: Any, head: Any | None = None) -> KindsHeld:
+    """Exact where the split comes out; else chunks hold fractions of layers, the rank the mean of all ranks on the
+    first stage and the next whole number on the others. head: as many layers as the head counts for where a framework
+    balances it, in ranks of one chunk. columns: of whole numbers or of floats. stage: a column of ranks."""
+    rank = _kinds_of_chunk(model, columns, stage, 0, head)
+    first, last = rank.copy(), rank.copy()
+    for turn in range(1, int(np.max(columns["vpp"], initial=1)) if head is None else 1):
+        some = np.flatnonzero(columns["vpp"] > turn)
+        last[:, some] = _kinds_of_chunk(model, {name: columns[name][some] for name in _CUT_BY}, stage[some], turn)
+        rank[:, some] += last[:, some]
+    return KindsHeld(rank, first, last)
+
+
+def _kinds_of_chunk(
+    model: ModelSpec, columns: Mapping[str, Any], stage: Any, turn: int, head: Any | None = None
+) -> FloatColumn:
+    """Of one of the rank's chunks, counted from 0; 1 is the way back in a V (zbv)."""
+    pp, chunks, layers = columns["pp"], columns["pp"] * columns["vpp"], model.layers
+    if head is not None:
+        # nanotron's stages: one is full once its cost is above its share.
+        start, end = (np.ceil((layers + head) * edge / pp) for edge in (stage, stage + 1))
+    else:
+        folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
+        chunk = np.where(folded, chunks - 1 - stage, stage + turn * pp) if turn == 1 else stage + turn * pp
+        first = columns["first_stage_less_layers"]
+        total = layers + first + columns["last_stage_less_layers"]
+        more = np.where(stage > 0, -(-total // pp) - total / pp, 0) / columns["vpp"]
+        start, end = chunk * total / chunks - first - more, (chunk + 1) * total / chunks - first
+        start, end = np.where(chunk > 0, start, 0), np.where(chunk < chunks - 1, end, layers)
+    counts, numbers = _kinds_up_to(model), np.arange(layers + 1)
+    if len(counts) == 1:  # saves a quarter of the time
+        held: FloatColumn = np.clip(end, 0, layers)[None] - np.clip(start, 0, layers)
+        return held
+    return np.stack([np.interp(end, numbers, count) - np.interp(start, numbers, count) for count in counts])
+
+
+def stages_apart(model: ModelSpec, columns: Mapping[str, Any]) -> list[Any]:
+    """The ranks among which the fullest and the slowest one are: the first, the second, with dense first layers the
+    first one whose chunks lie behind them, and the last. Those between hold as much, to a layer of another kind."""
+    pp = columns["pp"]
+    second, last = np.minimum(1, pp - 1), pp - 1
+    if model.dense_layers == 0:
+        return [np.zeros_like(pp), second, last]
+    first = columns["first_stage_less_layers"]
+    each = np.maximum(1, layers_between(columns, model.layers))
+    behind = np.clip(-(-(model.dense_layers + first) // each), second, last)
+    return [np.zeros_like(pp), second, behind, last]
+
+
+def split_of(sizes: Sequence[int], *, empty_ends: bool = False) -> Split | None:
+    """The split that makes chunks of these sizes; None where none does: chunks between that differ, or one without a
+    layer. empty_ends: the first and the last may have none."""
     if len(sizes) == 1:
         return EVEN
     between = set(sizes[1:-1]) or {max(sizes)}
     first, last = (max(between) - sizes[end] for end in (0, -1))
-    return (first, last) if len(between) == 1 and min(first, last) >= 0 and min(sizes) > 0 else None
+    fit = len(between) == 1 and min(between) > 0 and min(sizes) >= (0 if empty_ends else 1)
+    return (first, last) if fit else None
 
 
 def plain_split(split: Split, chunks: int) -> Split:

@@ -143,10 +143,10 @@ def _pass_s(job: TrainerJob, rank: int) -> float:
 
 
 def _layers(job: TrainerJob, stage: int) -> float:
-    """Per model chunk: of one between the first and the last, where these hold fewer; else of a rank of the stage, on
+    """Per model chunk: of one between the first and the last, where these differ; else of a rank of the stage, on
     average."""
     plan, layers = job.plan, job.model.layers
-    if _fewer(plan):
+    if plan.first_stage_less_layers or plan.last_stage_less_layers:
         return (layers + plan.first_stage_less_layers + plan.last_stage_less_layers) / (plan.pp * plan.vpp)
     chunks = [layers_of_chunk(plan, layers, chunk) for chunk in stages_of(plan, stage)]
     return sum(map(len, chunks)) / len(chunks)
@@ -154,7 +154,7 @@ def _layers(job: TrainerJob, stage: int) -> float:
 
 def _fewer(plan: Plan) -> int:
     """By how many layers the smallest chunk of the pipeline is smaller than the others."""
-    return max(plan.first_stage_less_layers, plan.last_stage_less_layers)
+    return max(0, plan.first_stage_less_layers, plan.last_stage_less_layers)
 
 
 def exact_peak(

@@ -343,7 +343,7 @@ def _check_pipeline(job: TrainerJob, checks: Checks) -> None:
         ends = f"first_stage_less_layers({first}), last_stage_less_layers({last})"
         between, rest = divmod(layers + first + last, pp * vpp)
         problem = f"{ends}: layers({layers}) and both do not come out in pp({pp}) * vpp({vpp}) chunks of at least one"
-        checks.require(pp > 1 and rest == 0 and between > max(first, last), "plan.pp", problem)
+        checks.require(pp > 1 and rest == 0 and between > max(0, first, last), "plan.pp", problem)
     # torch's Schedule1F1B refuses fewer micro-batches than stages; GPipe does not.
     problem = f"{schedule} needs grad_accum_steps({batches}) of at least pp({pp})"
     checks.require(schedule is Schedule.GPIPE or pp == 1 or batches >= pp, "plan.grad_accum_steps", problem)

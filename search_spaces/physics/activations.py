@@ -4,9 +4,8 @@ Counted tensor by tensor as in Korthikanti et al. 2022, section 4.1. A value lie
 blocks (heads and feed-forward, cut by tp), between them (cut by tp under sequence parallelism, else whole on every
 rank), or gathered at the entrance of a block (always whole). cp cuts the sequence everywhere.
 
-Where layers are of several kinds (`model.layer_kinds`), what is kept is the mean of them, weighed by their share of the
-layers, on every stage; what one layer holds while it computes is that of the largest. A window keeps what full
-attention keeps, and no fewer scores where these are kept.
+Layers of several kinds (`model.layer_kinds`) are counted apart. A window keeps what full attention keeps, and no fewer
+scores where these are kept.
 """
 
 from __future__ import annotations
@@ -60,17 +59,9 @@ def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
     return columns["micro_batch_size"] * model.seq_len / columns["cp"]
 
 
-def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:
-    """Of a layer of the model, see above where they differ."""
-    kinds = [(count / model.layers, _bytes_of_kind(kind, framework, columns)) for count, kind in layer_kinds(model)]
-    each = [layer for _, layer in kinds]
-    return LayerBytes(
-        kept=np.sum([share * layer.kept for share, layer in kinds], axis=0),
-        again=np.maximum.reduce([layer.again for layer in each]),
-        gradients=np.maximum.reduce([layer.gradients for layer in each]),
-        products=np.sum([share * layer.products for share, layer in kinds], axis=0),
-        between=each[0].between,
-    )
+def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> list[LayerBytes]:
+    """Of a layer of each kind, in the order of `layer_kinds`."""
+    return [_bytes_of_kind(kind, framework, columns) for _, kind in layer_kinds(model)]
 
 
 def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:

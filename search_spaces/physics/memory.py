@@ -1,8 +1,9 @@
 """Device memory of plans, by part, at the fullest moment of the fullest rank.
 
 Model states by ZeRO stage as in Rajbhandari et al. 2020; activations as in `search_spaces.physics.activations`, times
-the micro-batches that a pipeline schedule has in flight. The fullest rank is looked for among the first, the second and
-the last pipeline stage, the fullest moment among the loss, the backward pass of a layer, and the optimizer's step.
+the micro-batches that a pipeline schedule has in flight; where layers are of several kinds, each stage's own. The
+fullest rank is looked for among the stages that differ (`stages_apart`), the fullest moment among the loss, the
+backward pass of a layer, and the optimizer's step.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from meshtune.search_spaces.columns import (
     sharding_ranks,
     zero_groups,
 )
-from meshtune.search_spaces.model import ModelSpec, layer_kinds
+from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile, on_device
 from meshtune.search_spaces.physics.training import Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.stages import fewer_layers
+from meshtune.search_spaces.stages import KindsHeld, kinds_held, stages_apart
 
 
 class MemoryPart(StrEnum):
@@ -60,8 +61,7 @@ CACHED_SHARE = 0.8
 
 
 def memory_parts(training: Training, columns: Columns, constants: Constants) -> Parts:
-    pp = columns["pp"]
-    stages = [np.zeros_like(pp), np.minimum(1, pp - 1), pp - 1]
+    stages = stages_apart(training.model, columns)
     parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
     return {part: value * constants.memory_factor for part, value in parts.items()}
 
@@ -71,8 +71,9 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     model, framework = training.model, on_device(training.framework, training.cluster.device.kind)
     held = _held(model, framework, columns, stage)
     states = _states(framework, columns, held)
-    layer = layer_bytes(model, framework, columns)
-    flight = layers_in_flight(columns, stage, held.layers)
+    kinds = layer_bytes(model, framework, columns)
+    layer, kept_by_kind = kinds[0], np.stack([kind.kept for kind in kinds])
+    chunks = (np.sum(part * kept_by_kind, axis=0) for part in held.kinds)
     tokens = tokens_per_rank(model, columns)
     nothing = np.zeros(len(tokens))
 
@@ -80,8 +81,10 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     # The number of chunks whose gradients wait for the pass of the weights, as seen of torch's schedules: they put it
     # off by the rank's number.
     waiting = np.where(splits, np.minimum(stage + 2, columns["grad_accum_steps"] * columns["vpp"]), 0)
-    kept = flight * layer.kept + waiting * held.layers / columns["vpp"] * layer.products
-    backward = np.where(held.layers > 0, kept + layer.again + layer.gradients, 0.0)
+    results = np.sum([own * kind.products for own, kind in zip(held.kinds.rank, kinds, strict=True)], axis=0)
+    kept = kept_in_flight(columns, stage, *chunks) + waiting * results / columns["vpp"]
+    computed = [(own > 0) * (kind.again + kind.gradients) for own, kind in zip(held.kinds.rank, kinds, strict=True)]
+    backward = np.where(held.layers > 0, kept + np.maximum.reduce(computed), 0.0)
     logits = _loss(model, framework, columns)
     if framework.kept.loss_chunks:
         losses = _losses_at_once(framework, columns) - 1 + np.where(splits, np.maximum(2, stage + 1), 0)
@@ -143,21 +146,39 @@ def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
     return fewest
 
 
-def layers_in_flight(columns: Columns, stage: IntColumn, layers: FloatColumn) -> FloatColumn:
-    """The largest number of layers whose activations a pipeline rank holds, over all micro-batches.
+def kept_in_flight(
+    columns: Columns, stage: IntColumn, of_rank: FloatColumn, of_first: FloatColumn, of_last: FloatColumn
+) -> FloatColumn:
+    """The most that a pipeline rank holds of what it keeps of micro-batches, in the unit of what is given: kept of one
+    micro-batch by all of the rank's chunks, by its first, and by its last; those between are taken as alike.
 
-    layers: of the rank. Its chunks are alike but for the pipeline's first and last. Interleaved schedules go through
-    them pp micro-batches at a time (Narayanan et al. 2021, 2.2): when a rank holds the most, the first chunk counts pp
-    micro-batches of each full round and up to pp of the next, the last chunk none, where more than pp micro-batches
-    follow. In a V (zbv) that is the last chunk's first micro-batch, all others being the first chunk's."""
-    pp, vpp, count = columns["pp"], columns["vpp"], columns["grad_accum_steps"]
-    flight, (first, last) = in_flight(columns, stage), fewer_layers(columns, stage)
-    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
-    rounds, more = np.divmod(flight, pp * vpp)
-    of_first = np.where(folded, flight - 1, rounds * pp + np.minimum(more, pp))
-    of_last = np.where(folded | (count <= pp), 1, 0)
-    between = (layers + first + last) / vpp
-    return np.where(vpp > 1, flight * between - of_first * first - of_last * last, flight * layers)
+    Interleaved schedules go through the chunks pp micro-batches at a time, forward in order and backward against it
+    (Narayanan et al. 2021, 2.2). Two moments count: before the first backward pass, and before that of the first
+    chunk, when it holds the most micro-batches. In a V (zbv) the last chunk of stage s then holds s of them or s + 1,
+    the first chunk all others (counted of torch 2.13's ScheduleZBVZeroBubble)."""
+    flight = in_flight(columns, stage)
+    kept: FloatColumn = flight * of_rank
+    some = np.flatnonzero(columns["vpp"] > 1)
+    if len(some) == 0:
+        return kept
+    pp, vpp, count, schedule = (columns[name][some] for name in ("pp", "vpp", "grad_accum_steps", "schedule"))
+    flight, stage = flight[some], stage[some]
+    of_rank, of_first, of_last = of_rank[some], of_first[some], of_last[some]
+    group, between = np.minimum(pp, count), (of_rank - of_first - of_last) / np.maximum(1, vpp - 2)
+
+    def held(back: IntColumn) -> FloatColumn:
+        """After so many backward passes, none of them the first chunk's."""
+        rounds, more = np.divmod(flight + back, group * vpp)
+        first = rounds * group + np.minimum(more, group)
+        last = rounds * group + np.maximum(more - (vpp - 1) * group, 0) - np.minimum(back, group)
+        sums: FloatColumn = first * of_first + last * of_last + (flight - first - last) * between
+        return sums
+
+    ahead = (np.minimum(stage + more, count) for more in (0, 1))
+    folded = np.maximum(*(np.minimum(flight - last, count) * of_first + last * of_last for last in ahead))
+    most = np.maximum(held(np.zeros_like(vpp)), held(np.minimum((vpp - 1) * group, count * vpp - flight)))
+    kept[some] = np.where(schedule == SCHEDULES.index(Schedule.ZBV), folded, most)
+    return kept
 
 
 def _losses_at_once(framework: FrameworkProfile, columns: Columns) -> IntColumn:
@@ -206,9 +227,11 @@ def _head_gradient(model: ModelSpec, framework: FrameworkProfile, columns: Colum
 @dataclass(frozen=True, slots=True)
 class _Held:
     """The contents of one rank: whole layers, and weights (tp, pp and ep applied). is_last: it computes the loss.
-    ends: of the embedding, the last norm and the head. unit: of one layer. *_weights: after ZeRO's division."""
+    ends: of the embedding, the last norm and the head. unit: of its largest layer. *_weights: after ZeRO's division.
+    kinds: the layers of each kind."""
 
     layers: FloatColumn
+    kinds: KindsHeld
     weights: FloatColumn
     optimizer_weights: FloatColumn
     unit: FloatColumn
@@ -220,9 +243,10 @@ def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage
     tp, pp, ep = columns["tp"], columns["pp"], columns["ep"]
     folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
     is_first, is_last = stage == 0, np.where(folded, stage == 0, stage == pp - 1)
-    # Layers that predict further tokens count as layers of the last stage, their projections as its ends.
-    layers = _layers(model, framework, columns, stage) + np.where(is_last, model.mtp_layers, 0)
-    dense, experts, unit = _layer_weights(model, tp, ep, expert_tp(columns))
+    kinds = _layers(model, framework, columns, stage, is_last)
+    dense, experts = _layer_weights(model, tp, ep, expert_tp(columns))
+    unit = np.max(np.where(kinds.rank > 0, dense + experts, 0.0), axis=0)
+    of_dense, of_experts = np.sum(kinds.rank * dense, axis=0), np.sum(kinds.rank * experts, axis=0)
     shared = model.tied_head & is_first & is_last
     vocab = framework.padded_vocab(model, tp) * model.hidden / tp
     positions = (model.embedding_parameters - model.vocab * model.hidden) / tp
@@ -233,44 +257,38 @@ def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage
     head = np.where(shared, 0, vocab) + model.norm_parameters + further + copied
     ends = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
     copies = 1 if framework.shards_over_experts else ep
-    of_experts = expert_replicas(columns) / zero_groups(columns)
-    shards = (ends + layers * dense) / (sharding_ranks(columns) / copies) + layers * experts / of_experts
-    return _Held(layers, ends + layers * (dense + experts), shards, unit, ends, is_last)
+    shards = (ends + of_dense) / (sharding_ranks(columns) / copies)
+    shards = shards + of_experts / (expert_replicas(columns) / zero_groups(columns))
+    layers, weights = np.sum(kinds.rank, axis=0), ends + of_dense + of_experts
+    return _Held(layers, kinds, weights, shards, unit, ends, is_last)
 
 
-def _layer_weights(
-    model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColumn
-) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-    """Weights of one layer on one rank: those that all data-parallel ranks share, those of its experts, both the mean
-    over the kinds of layers; and both together of the largest kind."""
-    dense, experts, units = np.zeros(len(tp)), np.zeros(len(tp)), []
-    for count, kind in layer_kinds(model):
+def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColumn) -> tuple[FloatColumn, FloatColumn]:
+    """Weights of one layer of each kind on one rank, kinds x plans: those that all data-parallel ranks share, and those
+    of its experts."""
+    dense, experts = [], []
+    for _, kind in layer_kinds(model):
         whole = kind.whole_attention_parameters
         own = (kind.attention_parameters - whole + kind.shared_parameters) / tp + whole
         own = own + kind.layer_norm_parameters + kind.hidden * kind.experts
         blocks = max(1, kind.experts) * kind.feed_forward_parameters / (etp * ep if kind.experts else tp)
-        share = count / model.layers
-        units.append(own + blocks)
-        dense = dense + share * (own if kind.experts else own + blocks)
-        experts = experts + share * (blocks if kind.experts else 0.0)
-    return dense, experts, np.maximum.reduce(units)
+        dense.append(own if kind.experts else own + blocks)
+        experts.append(blocks if kind.experts else np.zeros(len(tp)))
+    return np.stack(dense), np.stack(experts)
 
 
-def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> FloatColumn:
-    """Layers of a rank. balances_head: the head counts as as many layers as it has weights of one (nanotron)."""
-    pp, layers = columns["pp"], model.layers
+def _layers(
+    model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn, is_last: BoolColumn
+) -> KindsHeld:
+    """Of a rank. Layers that predict further tokens count as layers of the last chunk, their projections as its ends.
+    balances_head: the head counts as as many layers as it has weights of one (nanotron)."""
+    head = None
     if framework.balances_head:
         words = framework.padded_vocab(model, columns["tp"])
-        total: FloatColumn = layers + words * model.hidden / (model.layer_parameters - 2 * model.norm_parameters)
-        start, end = (np.minimum(np.ceil(total * edge / pp), layers) for edge in (stage, stage + 1))
-        return end - start
-    chunks, (first, last) = pp * columns["vpp"], fewer_layers(columns, stage)
-    split = layers + columns["first_stage_less_layers"] + columns["last_stage_less_layers"]
-    # Where that does not come out, a chunk of a stage between may have one layer more than the first.
-    rest = np.where(stage == 0, layers / pp, np.ceil(layers / pp))
-    rank: FloatColumn = np.where(split % chunks == 0, split / pp, rest)
-    held: FloatColumn = rank - first - last
-    return held
+        head = words * model.hidden / (model.layer_parameters - 2 * model.norm_parameters)
+    further = np.array([[model.mtp_layers * (kind == last_kind(model))] for _, kind in layer_kinds(model)]) * is_last
+    held = kinds_held(model, columns, stage, head)
+    return held._replace(rank=held.rank + further, last_chunk=held.last_chunk + further)
 
 
 def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:

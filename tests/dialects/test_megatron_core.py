@@ -178,7 +178,11 @@ def test_a_plan_is_a_configuration_of_megatron_core(core, case: Case, share: flo
 
 @pytest.mark.filterwarnings("ignore::UserWarning:megatron")
 @pytest.mark.parametrize(
-    ("pp", "vpp", "first", "last"), [(4, 1, 1, 1), (8, 1, 0, 2), (2, 2, 1, 1), (4, 2, 0, 2), (4, 2, 1, 5)]
+    ("pp", "vpp", "first", "last"),
+    [
+        *((4, 1, 1, 1), (8, 1, 0, 2), (2, 2, 1, 1), (4, 2, 0, 2), (4, 2, 1, 5)),
+        *((4, 1, -2, 1), (2, 1, 0, 6), (4, 1, 0, 6), (4, 2, -1, 6), (4, 2, 6, 1)),
+    ],
 )
 def test_uneven_stages_are_megatron_core_s(core, pp, vpp, first, last):
     """The plan's layers in its chunks, whichever of Megatron's arguments says so."""

@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from config_lab import launch
 from dialect_cases import cases, stored_for
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from launches import parse
 from places import cluster
 from torchtitan_lab import read_text
@@ -14,13 +16,14 @@ from torchtitan_lab import read_text
 from meshtune.runners.programs.deepspeed.options import render as render_deepspeed
 from meshtune.runners.programs.dialects.base import CannotExpress, Imported
 from meshtune.runners.programs.megatron.flags import Program, programs_with
-from meshtune.runners.programs.megatron.pipeline_split import sizes_of_layout, split_of_ends, written_out
+from meshtune.runners.programs.megatron.pipeline_split import layout_of, split_of_ends, split_of_layout, written_out
 from meshtune.runners.programs.megatron.workload import render
 from meshtune.runners.programs.nemo import reader as nemo
 from meshtune.runners.programs.neox.reader import PROGRAM as NEOX_PROGRAM
 from meshtune.runners.programs.torchtitan.workload import render as render_torchtitan
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.stages import plain_split
 
 GIVEN = stored_for(__name__)["given"]
 
@@ -63,8 +66,12 @@ INTERLEAVED = {"vpp": 2, "schedule": "interleaved"}
         (
             plan(4, 0, 2, **INTERLEAVED),
             30,
-            ["--pipeline-model-parallel-layout 'Etttt|tttt|tttt|tttt|tttt|tttt|tttt|ttL'"],
+            ["--pipeline-model-parallel-layout 'Et*4|(t*4|)*6ttL'"],
         ),
+        # Ends with more layers than the middle, and without any.
+        (plan(4, -2, 0), 30, ["--decoder-first-pipeline-num-layers 9", "--decoder-last-pipeline-num-layers 7"]),
+        (plan(4, 0, 6), 18, ["--pipeline-model-parallel-layout 'Et*6|(t*6|)*2L'"]),
+        (plan(4, -1, 2, **INTERLEAVED), 15, ["--pipeline-model-parallel-layout 'Et*3|(tt|)*6L'"]),
         (plan(2, 0, 0), 30, []),
     ],
     ids=lambda value: getattr(value, "key", None),
@@ -90,9 +97,10 @@ def test_megatron_s_ways_to_cut_30_layers_in_4_stages(words, expected):
 @pytest.mark.parametrize(
     "words",
     [
-        # Embedding and loss on stages of their own, an end with more layers than the middle, and chunks of both.
-        "--pipeline-model-parallel-layout 'E|t*15|t*15|L'",
-        "--decoder-first-pipeline-num-layers 9 --decoder-last-pipeline-num-layers 7",
+        # Middles that differ, chunks that do, and a layer for further tokens that the model does not have.
+        "--pipeline-model-parallel-layout 'Et*9|t*9|t*8|t*4L'",
+        "--pipeline-model-parallel-layout 'Et*10|t*10|t*10|t|L'",
+        "--pipeline-model-parallel-layout 't*8E|t*8|t*8|t*6L'",
         "--decoder-first-pipeline-num-layers 6 --num-virtual-stages-per-pipeline-rank 2",
         "--pipeline-model-parallel-layout 'Et*7|t*8|t*8|t*7mL'",
         "--decoder-first-pipeline-num-layers $FIRST",
@@ -110,8 +118,35 @@ def test_the_chunks_of_a_layout_are_counted_as_vpp():
         f"{MEGATRON} --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*3|(t*4|)*6t*3L'"
     )
     assert (imported.plan["vpp"], imported.plan["schedule"], split(imported)) == (2, "interleaved", (1, 1))
-    assert sizes_of_layout(written_out("t*99999")) is None
+    assert split_of_layout(written_out("Et*99999L"), 1, 0) is None
     assert split_of_ends(30, 2, 1, 14, 15) is None
+
+
+@given(st.data(), st.integers(1, 6), st.integers(2, 40), st.integers(0, 3), st.booleans())
+def test_a_layout_that_is_written_is_read_back(data, between, chunks, further, commas):
+    ends = st.integers(-4, between)
+    first, last = data.draw(ends), data.draw(ends)
+    sizes = [between - first, *[between] * (chunks - 2), between - last]
+    assume(any(sizes))
+    layout = layout_of(sizes, further)
+    if commas:
+        layout = layout.replace("|", ",|,")
+    written = written_out(layout)
+    assert written == "E" + "|".join("t" * size for size in sizes) + "m" * further + "L"
+    assert split_of_layout(written, chunks, further) == plain_split((first, last), chunks)
+    assert split_of_layout(written, chunks, further + 1) is split_of_layout(written, chunks + 1, further) is None
+
+
+def test_deepseek_s_layout_with_a_dense_start_and_a_last_chunk_of_further_tokens_alone():
+    mixed = replace(MODEL, layers=61, experts=8, top_k=2, dense_layers=3, mtp_layers=1, tied_head=False)
+    words = "python pretrain_gpt.py --num-layers 61 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+    words += "--micro-batch-size 1 --global-batch-size 62 --vocab-size 512 --mtp-num-layers 1 "
+    words += "--pipeline-model-parallel-size 31 --pipeline-model-parallel-layout 'Et*3|(tt|)*29mL'"
+    read = parse(words)
+    assert (read.plan["pp"], read.plan.get("vpp", 1), split(read), read.model["mtp_layers"]) == (31, 1, (-1, 2), 1)
+    own = Plan(pp=31, first_stage_less_layers=-1, last_stage_less_layers=2, grad_accum_steps=62)
+    lines = render(mixed, own, cluster(31, 1, "cuda", memory_bytes=2**36), {})["megatron-args.txt"].splitlines()
+    assert "--pipeline-model-parallel-layout 'Et*3|(tt|)*29mL'" in lines
 
 
 def test_a_fork_of_megatron_deepspeed_counts_the_ends_and_others_cannot():

@@ -53,7 +53,8 @@ def total(model: ModelSpec, framework: FrameworkProfile, **plan) -> float:
 
 
 def kept(model: ModelSpec, framework: FrameworkProfile, **plan) -> float:
-    return float(layer_bytes(model, framework, columns_of([Plan(**plan)])).kept[0])
+    (layer,) = layer_bytes(model, framework, columns_of([Plan(**plan)]))
+    return float(layer.kept[0])
 
 
 S, B, H, A = GPT.seq_len, 2, GPT.hidden, GPT.heads

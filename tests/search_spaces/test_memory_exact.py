@@ -49,6 +49,13 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(MODEL, {"pp": 2, "dp": 4, "zero_stage": 3, "grad_accum_steps": 4}, 1, marks=LONG),
         pytest.param(UNEVEN, {"pp": 3, FIRST: 1, LAST: 1, "grad_accum_steps": 4}, 0, marks=LONG),
         pytest.param(UNEVEN, {"pp": 3, FIRST: 1, LAST: 1, "grad_accum_steps": 4}, 1, marks=LONG),
+        pytest.param(UNEVEN, {"pp": 3, FIRST: -1, "grad_accum_steps": 4}, 0, marks=LONG),
+        pytest.param(
+            UNEVEN,
+            {"pp": 2, "vpp": 2, FIRST: -3, "grad_accum_steps": 4, "schedule": "interleaved"},
+            0,
+            marks=LONG,
+        ),
         pytest.param(
             UNEVEN, {"pp": 2, "vpp": 2, LAST: 1, "grad_accum_steps": 4, "schedule": "interleaved"}, 1, marks=LONG
         ),

@@ -7,7 +7,7 @@ megatron/model/gpt_model.py, whose word embeddings are always tied: `transformer
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from meshtune.runners.programs.dialects.base import Arguments
 from meshtune.search_spaces.model import ModelSpec
@@ -24,13 +24,14 @@ UNEVEN = (*ENDS, LAYOUT, *ACCOUNTS)
 # What a layout repeats, and the longest one that is read: parentheses first, then single letters.
 _REPEATED = (re.compile(r"\(([^)]+)\)\*(\d{1,4})"), re.compile(r"(.)\*(\d{1,4})"))
 _MAX_LAYOUT = 20_000
-_STAGE = re.compile(r"E?t*L?")
+_LAYOUT = re.compile(r"E[t|]*m*L")
 
 
 def words_of(model: ModelSpec, plan: Plan, given: Arguments) -> Iterator[tuple[str, *tuple[object, ...]]]:
     """The arguments that split the pipeline as the plan says, the chunks of a rank included. given: the user's."""
     split = plan.first_stage_less_layers, plan.last_stage_less_layers
-    counts_ends = max(split) <= 1
+    counts_ends = set(split) <= {0, 1}
+    sizes = [len(layers_of_chunk(plan, model.layers, chunk)) for chunk in range(plan.pp * plan.vpp)]
     if plan.vpp > 1 and counts_ends and LAYOUT not in given:
         # Older than --num-virtual-stages-per-pipeline-rank, so that more versions know it.
         between = (model.layers + sum(split)) // (plan.pp * plan.vpp)
@@ -39,17 +40,19 @@ def words_of(model: ModelSpec, plan: Plan, given: Arguments) -> Iterator[tuple[s
         yield METHOD, METHODS[split]
     elif split != EVEN and counts_ends:
         yield from ((name,) for name, fewer in zip(ACCOUNTS, split, strict=True) if fewer)
-    elif split != EVEN and plan.vpp == 1:
-        yield from zip(ENDS, (len(layers_of_chunk(plan, model.layers, end)) for end in (0, plan.pp - 1)), strict=True)
+    elif split != EVEN and plan.vpp == 1 and sizes[0] > 0 and sizes[-1] > 0:
+        yield from zip(ENDS, (sizes[0], sizes[-1]), strict=True)
     elif split != EVEN:
-        # The two arguments above cut all chunks of a rank alike; only a layout gives one of them fewer layers.
-        yield LAYOUT, layout_of(model, plan)
+        # The two arguments above cut all chunks of a rank alike, and refuse 0; only a layout does neither.
+        yield LAYOUT, layout_of(sizes, model.mtp_layers)
 
 
-def layout_of(model: ModelSpec, plan: Plan) -> str:
-    """The layers of every chunk, in order: E the embedding, t a layer, L the loss."""
-    chunks = ["t" * len(layers_of_chunk(plan, model.layers, chunk)) for chunk in range(plan.pp * plan.vpp)]
-    return f"E{'|'.join(chunks)}L"
+def layout_of(sizes: Sequence[int], further: int) -> str:
+    """The layers of every chunk, in order: E the embedding, t a layer, m one of those for further tokens, L the loss.
+    sizes: of at least two chunks, those between alike."""
+    first, between, last = (f"t*{size}" if size > 2 else "t" * size for size in (sizes[0], sizes[1], sizes[-1]))
+    many = len(sizes) - 2
+    return f"E{first}|{f'({between}|)*{many}' if many else ''}{last}{'m' * further}L"
 
 
 def written_out(layout: str) -> str:
@@ -60,13 +63,12 @@ def written_out(layout: str) -> str:
     return layout
 
 
-def sizes_of_layout(layout: str) -> list[int] | None:
-    """Layers of each chunk that a layout, written out, says; None where it has other parts, such as an end without a
-    layer, or layers that predict further tokens (m)."""
-    stages = layout.split("|")
-    if len(layout) > _MAX_LAYOUT or not all(map(_STAGE.fullmatch, stages)):
-        return None
-    return [stage.count("t") for stage in stages]
+def split_of_layout(layout: str, chunks: int, further: int) -> Split | None:
+    """The split of a layout, written out, of so many chunks and so many layers for further tokens; None where no split
+    does that: chunks between that differ, layers for further tokens before the last chunk."""
+    sizes = [stage.count("t") for stage in layout.split("|")]
+    fit = len(layout) <= _MAX_LAYOUT and _LAYOUT.fullmatch(layout) and layout.count("m") == further
+    return split_of(sizes, empty_ends=True) if fit and len(sizes) == chunks else None
 
 
 def split_of_ends(layers: int, pp: int, chunks: int, first: int | None, last: int | None) -> Split | None:

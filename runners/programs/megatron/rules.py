@@ -40,7 +40,8 @@ _BLOCK_LAYERS = Constraint(
         | (c["recompute_interval"] == 1)
         | (
             (np.maximum(1, layers_between(c, s.model.layers)) % c["recompute_interval"] == 0)
-            & (c["first_stage_less_layers"] + c["last_stage_less_layers"] == 0)
+            & (c["first_stage_less_layers"] == 0)
+            & (c["last_stage_less_layers"] == 0)
         )
     ),
     lambda p, s: (

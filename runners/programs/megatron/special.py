@@ -19,8 +19,8 @@ from meshtune.runners.programs.megatron.pipeline_split import (
     LAYOUT,
     METHOD,
     UNEVEN,
-    sizes_of_layout,
     split_of_ends,
+    split_of_layout,
     split_of_method,
     words_of,
     written_out,
@@ -31,7 +31,7 @@ from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 from meshtune.search_spaces.plan import Plan, Recompute
-from meshtune.search_spaces.stages import EVEN, Split, plain_split, split_of
+from meshtune.search_spaces.stages import EVEN, Split, plain_split
 
 _FIRST_DENSE = re.compile(r"\(?\[0\](?:\*(?P<dense>\d{1,4}))?\+\[1\](?:\*\d{1,4})?\)?")
 _REPEATED = re.compile(r"\(*\[0\](?:\*(?P<dense>\d{1,4}))?\+\[1\]\)\*\d{1,4}\)?")
@@ -195,7 +195,7 @@ def _layout(line: CommandLine) -> str:
 
 
 def split(line: CommandLine) -> None:
-    """How many layers fewer the first and the last chunk hold; what a plan has no word for is asked, and stays."""
+    """The layers that the first and the last chunk hold fewer; what a plan has no word for is asked, and stays."""
     said = [name for name in (*UNEVEN, METHOD) if line.has(name)]
     pp, chunks = line.fields.get("pp"), line.chunks
     if not said:
@@ -204,7 +204,7 @@ def split(line: CommandLine) -> None:
     if found is None and pp is not None and chunks is not None:
         found = _split_said(line, pp, chunks)
     if found is None:
-        told = "stages that no plan has a word for: all hold as many layers but the first and the last, at least one"
+        told = "stages that no plan has a word for: all hold as many layers, at least one, but the first and the last"
         fit = "they fit this pp alone: keep it by `space: {pp: [...]}`, or delete the argument"
         written = ", ".join(map(line.written, said))
         line.ask("", f"{written}: {told}; {fit}. Predictions do not know them")
@@ -220,8 +220,7 @@ def _split_said(line: CommandLine, pp: int, chunks: int) -> Split | None:
         method = split_of_method(line.text(METHOD) or "")
         return None if method is None else plain_split(method, pp * chunks)
     if line.has(LAYOUT):
-        sizes = sizes_of_layout(_layout(line))
-        return split_of(sizes) if sizes and len(sizes) == pp * chunks else None
+        return split_of_layout(_layout(line), pp * chunks, line.fields.get("model.mtp_layers") or 0)
     if line.has(*ENDS):
         layers, ends = line.fields.get("model.layers"), [line.whole(name) for name in ENDS]
         unknown = layers is None or any(line.has(name) and end is None for name, end in zip(ENDS, ends, strict=True))
