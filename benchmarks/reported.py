@@ -259,8 +259,10 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
     if family == "mpt":
         # llm-foundry's tables: bf16 went with FSDP's mixed precision PURE, which reduces in bf16, amp_* with DEFAULT,
         # which reduces in float32. Weights and AdamW's state are float32 in both.
-        known = {"bf16": FSDP, "amp_bf16": replace(FSDP, name="torch FSDP, amp_bf16", reduce_bytes=4)}
-        known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", eight_bit_products=True)
+        # Attention was Triton's of 2022 (scripts/train/benchmarking/submit_benchmarks.py at b2a43a14: attn_impl triton).
+        code = replace(FSDP, attention_kernels=("flash1",))
+        known = {"bf16": code, "amp_bf16": replace(code, name="torch FSDP, amp_bf16", reduce_bytes=4)}
+        known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", product_dtype="float8")
     elif family == "nanotron":
         known = {"bf16": NANOTRON}
     else:
@@ -270,7 +272,8 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
             known |= {name: replace(code, fused_attention=False) for name, code in known.items()}
         if family == "gpt" and not any(name in row.hardware.lower() for name in MEGATRON_DEVICES):
             known |= {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_BF16}
-        known["fp8"] = replace(known["bf16"], name=f"{known['bf16'].name}, fp8", eight_bit_products=True)
+        for word, dtype in (("fp8", "float8"), ("fp4", "float4"), ("nvfp4", "float4")):
+            known[word] = replace(known["bf16"], name=f"{known['bf16'].name}, {word}", product_dtype=dtype)
     if guess:
         return known.get(precision or "", next(iter(known.values())))
     if precision not in known:
