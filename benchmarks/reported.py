@@ -26,6 +26,7 @@ from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.physics.framework_profiles import (
     FSDP,
     MEGATRON_CORE,
+    MEGATRON_CORE_TF32,
     MEGATRON_DEEPSPEED,
     NANOTRON,
     FrameworkProfile,
@@ -95,15 +96,7 @@ MEGATRON_BF16 = replace(
 )
 
 
-# Fused attention takes 16 bits; NVIDIA's containers compute float32 products as TF32 (they set
-# TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
-MEGATRON_FLOAT32 = replace(
-    MEGATRON_CORE["float32"],
-    name="Megatron-Core, TF32",
-    dtype="tensorfloat32",
-    fused_attention=False,
-    kept=replace(MEGATRON_CORE["float32"].kept, dropout=True),
-)
+MEGATRON_FLOAT32 = replace(MEGATRON_CORE_TF32, kept=replace(MEGATRON_CORE_TF32.kept, dropout=True))
 GPT: Mapping[str, Any] = {"norm": Norm.LAYERNORM, "activation": Activation.GELU, "position": Position.LEARNED}
 
 
@@ -259,7 +252,7 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
     if family == "mpt":
         # llm-foundry's tables: bf16 went with FSDP's mixed precision PURE, which reduces in bf16, amp_* with DEFAULT,
         # which reduces in float32. Weights and AdamW's state are float32 in both.
-        # Attention was Triton's of 2022 (scripts/train/benchmarking/submit_benchmarks.py at b2a43a14: attn_impl triton).
+        # Attention was Triton's of 2022 (submit_benchmarks.py at b2a43a14: attn_impl triton), here FlashAttention 1.x.
         code = replace(FSDP, attention_kernels=("flash1",))
         known = {"bf16": code, "amp_bf16": replace(code, name="torch FSDP, amp_bf16", reduce_bytes=4)}
         known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", product_dtype="float8")

@@ -272,6 +272,10 @@ MEGATRON_CORE: Mapping[str, FrameworkProfile] = {
         logit_bytes=4,
     ),
 }
+# NVIDIA's containers run float32 products as TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE); fused attention takes 16 bits.
+MEGATRON_CORE_TF32 = replace(
+    MEGATRON_CORE["float32"], name="Megatron-Core, TF32", dtype="tensorfloat32", fused_attention=False
+)
 # Megatron-DeepSpeed in mixed precision: 2 + 2 bytes of weights and gradients, 12 of master and moments
 # (Rajbhandari et al. 2020, section 3.1) and 4 of the master's own gradient (DeepSpeed's autotuner.py counts 16),
 # unfused attention before FlashAttention, one reduction at the end.

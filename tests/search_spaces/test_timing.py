@@ -16,6 +16,7 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate_time
 from meshtune.search_spaces.physics.framework_profiles import (
+    FRAMEWORKS,
     FSDP,
     MEGATRON_DEEPSPEED,
     NANOTRON,
@@ -427,6 +428,16 @@ def test_products_in_fewer_bits_leave_attention_and_the_head_in_16(dtype):
     assert wide == step_of(LLAMA, constants, eight)  # a device without such a rate
     layers = 16 * 6 * LAYER * LLAMA.seq_len
     assert wide - narrow == pytest.approx(layers / RATE - layers / 3e14)
+
+
+def test_tf32_is_a_code_that_a_spec_can_name():
+    plain, faster = (FRAMEWORKS[f"megatron-core-{kind}"] for kind in ("float32", "tf32"))
+    a100 = replace(A100.device, sustained_flops={})
+    model = replace(HEADLESS, seq_len=512)
+    cluster = replace(CLUSTER, device=a100)
+    unfused = replace(plain, fused_attention=False)
+    ratio = part_of("compute", model, PRODUCTS, unfused, cluster) / part_of("compute", model, PRODUCTS, faster, cluster)
+    assert ratio == pytest.approx(156 / 19.5)
 
 
 def test_slices_cost_the_host_time_for_each_parameter_and_replica_under_zero_1():
