@@ -27,6 +27,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     FSDP,
     INTERNEVO,
     MEGATRON_CORE,
+    MEGATRON_CORE_TF32,
     MEGATRON_DEEPSPEED,
     NANOTRON,
     FrameworkProfile,
@@ -98,15 +99,7 @@ MEGATRON_BF16 = replace(
 )
 
 
-# Fused attention takes 16 bits; NVIDIA's containers compute float32 products as TF32 (they set
-# TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
-MEGATRON_FLOAT32 = replace(
-    MEGATRON_CORE["float32"],
-    name="Megatron-Core, TF32",
-    dtype="tensorfloat32",
-    fused_attention=False,
-    kept=replace(MEGATRON_CORE["float32"].kept, dropout=True),
-)
+MEGATRON_FLOAT32 = replace(MEGATRON_CORE_TF32, kept=replace(MEGATRON_CORE_TF32.kept, dropout=True))
 GPT: Mapping[str, Any] = {"norm": Norm.LAYERNORM, "activation": Activation.GELU, "position": Position.LEARNED}
 
 
@@ -262,8 +255,10 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
     if family == "mpt":
         # llm-foundry's tables: bf16 went with FSDP's mixed precision PURE, which reduces in bf16, amp_* with DEFAULT,
         # which reduces in float32. Weights and AdamW's state are float32 in both.
-        known = {"bf16": FSDP, "amp_bf16": replace(FSDP, name="torch FSDP, amp_bf16", reduce_bytes=4)}
-        known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", eight_bit_products=True)
+        # Attention was Triton's of 2022 (submit_benchmarks.py at b2a43a14: attn_impl triton), here FlashAttention 1.x.
+        code = replace(FSDP, attention_kernels=("flash1",))
+        known = {"bf16": code, "amp_bf16": replace(code, name="torch FSDP, amp_bf16", reduce_bytes=4)}
+        known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", product_dtype="float8")
     elif family == "nanotron":
         known = {"bf16": NANOTRON}
     elif family == "internevo":
@@ -275,7 +270,8 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
             known |= {name: replace(code, fused_attention=False) for name, code in known.items()}
         if family == "gpt" and not any(name in row.hardware.lower() for name in MEGATRON_DEVICES):
             known |= {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_BF16}
-        known["fp8"] = replace(known["bf16"], name=f"{known['bf16'].name}, fp8", eight_bit_products=True)
+        for word, dtype in (("fp8", "float8"), ("fp4", "float4"), ("nvfp4", "float4")):
+            known[word] = replace(known["bf16"], name=f"{known['bf16'].name}, {word}", product_dtype=dtype)
     if guess:
         return known.get(precision or "", next(iter(known.values())))
     if precision not in known:

@@ -42,6 +42,18 @@ class LayerRate(Closed):
     bytes_per_s: Rate
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRate(Closed):
+    """FLOP/s of causal attention in 16 bits by one kernel with heads of so many values, in sequences of 16,384 tokens.
+    The rate at s tokens goes with s / (s + start_tokens): blocks that are half masked, and the start, cost as much."""
+
+    kernel: str
+    head_dim: Some
+    forward_flops: Rate
+    backward_flops: Rate
+    start_tokens: Some
+
+
 @dataclass(frozen=True, slots=True)
 class LayerRun:
     """Seconds of a step of one micro-batch of the built-in trainer with the first `layers` of a model, on one rank
@@ -95,10 +107,10 @@ class DeviceSpec(Closed):
     peak_flops: dict[str, Rate] = field(default_factory=dict)
     # Measured FLOP/s of large matrix products by number format.
     sustained_flops: dict[str, Rate] = field(default_factory=dict)
-    # Measured FLOP/s of fused attention by number format.
+    # Measured FLOP/s of fused attention by number format, whatever the kernel; goes before `attention`.
     attention_flops: dict[str, Rate] = field(default_factory=dict)
-    # The same by kernels for this device's own architecture, which not every training code runs.
-    own_attention_flops: dict[str, Rate] = field(default_factory=dict)
+    # Of the kernels that were timed on it; a training code runs one of them.
+    attention: tuple[AttentionRate, ...] = ()
     # Memory bandwidth; none: unknown.
     memory_bandwidth_bytes_per_s: Rate | None = None
     # What `meshtune cluster probe` measures by number format: predictions take it for shares of peak and bandwidth.

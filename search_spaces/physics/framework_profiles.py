@@ -70,12 +70,13 @@ class FrameworkProfile(Closed):
     gather_bytes: float
     # Bytes per logit at the loss's peak, all copies together.
     logit_bytes: float
-    # The layers' products run in 8 bits where the device has a rate for them.
-    eight_bit_products: bool = False
+    # Number format of the layers' products, such as float8 or float4, where the device has a rate for it; else `dtype`.
+    product_dtype: str = ""
     # The matrix of attention scores is never kept (Dao et al. 2022).
     fused_attention: bool = True
-    # By kernels for the device's own architecture, where there are such (`DeviceSpec.own_attention_flops`).
-    own_attention: bool = False
+    # By the first of these that was timed on the device (`DeviceSpec.attention`): as torch's attention and
+    # TransformerEngine choose, cuDNN from Hopper on, FlashAttention-2 before.
+    attention_kernels: tuple[str, ...] = ("cudnn", "flash2")
     # The reduction of gradients runs beside the backward pass.
     overlapped_gradients: bool = True
     # Weights whose gradients are reduced, and that are gathered, by one collective: at least so many, and at least so
@@ -169,7 +170,6 @@ TRAINER_FLOAT32 = FrameworkProfile(
     gated_passes=6,
     plain_passes=5 / 3,
     logit_passes=13 / 3,
-    own_attention=True,
     full_launches=3.5,
     selective_launches=10.0,
     probed=True,
@@ -239,7 +239,6 @@ _OTHER_BFLOAT16 = replace(
     rotary_passes=0,
     plain_passes=4,
     logit_passes=5,
-    own_attention=False,
     full_launches=1.0,
     selective_launches=0.0,
     probed=False,
@@ -286,6 +285,10 @@ MEGATRON_CORE: Mapping[str, FrameworkProfile] = {
         logit_bytes=4,
     ),
 }
+# NVIDIA's containers run float32 products as TF32 (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE); fused attention takes 16 bits.
+MEGATRON_CORE_TF32 = replace(
+    MEGATRON_CORE["float32"], name="Megatron-Core, TF32", dtype="tensorfloat32", fused_attention=False
+)
 # Megatron-DeepSpeed in mixed precision: 2 + 2 bytes of weights and gradients, 12 of master and moments
 # (Rajbhandari et al. 2020, section 3.1) and 4 of the master's own gradient (DeepSpeed's autotuner.py counts 16),
 # unfused attention before FlashAttention, one reduction at the end.
@@ -314,6 +317,7 @@ NANOTRON = replace(
     late_whole_gradients=True,
     layer_launch_s=1.7e-3,
     hidden_passes=20,
+    attention_kernels=("flash2",),
     pipeline_hop_s=2.1e-4,
     slice_s=7.8e-6,
     bucket_weights=6.55e6,

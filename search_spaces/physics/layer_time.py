@@ -132,7 +132,7 @@ class Rank:
         traffic = framework.logit_passes * logits * framework.logit_bytes
         flops, rates = 2 * logits * model.hidden, self.rates
         head: FloatColumn = 3 * flops / rates.head_per_s + traffic / rates.loss_bytes_per_s
-        if rates.measured.products and not rates.eight_bits:
+        if rates.measured.products and not rates.fewer_bits:
             chunks = max(1, framework.kept.loss_chunks)
             chunk = np.maximum(np.minimum(self.tokens, FEWEST_CHUNK_TOKENS), self.tokens / chunks)
             forward, backward = rates.product_per_s(chunk, model.hidden, logits / self.tokens)
@@ -231,9 +231,11 @@ class Rank:
         model, c = self.training.model, self.columns
         flops = 2 * self.tokens * model.seq_len * (model.query_width + model.answer_width) / c["tp"]
         if self.training.framework.fused_attention:
-            seen = min(model.window or model.seq_len, model.seq_len) / model.seq_len
-            forward, backward = self.rates.attention_per_s
-            flops = flops / 2 * seen * (2 - seen)
+            window = min(model.window or model.seq_len, model.seq_len) / model.seq_len
+            seen = window * (2 - window)
+            head_dim = (model.query_width + model.answer_width) / (2 * model.heads)
+            forward, backward = self.rates.attention_per_s(head_dim, seen * model.seq_len)
+            flops = flops / 2 * seen
             return np.stack([flops / forward, FUSED_BACKWARD * flops / backward])
         scores = self.tokens * model.seq_len * model.heads / c["tp"]
         traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes

@@ -15,9 +15,12 @@ from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 
 # What a long, well-shaped matrix product reaches of the peak where the device's description does not say.
 SUSTAINED_SHARE = 0.8
-# The same of fused attention: kernels of FlashAttention-2 reach a third of an H100's peak and two thirds of an A100's.
-ATTENTION_SHARE = 0.5
-EIGHT_BITS = "float8"
+# What fused attention reaches of such a product's rate where no kernel was timed: FlashAttention-2 0.70 on an A100 and
+# 0.41 on an H100, cuDNN 0.66 there, FlashAttention-4 0.74 on a B200.
+ATTENTION_SHARE = 0.6
+# The rates of `AttentionRate` hold in these formats, and at this length.
+ATTENTION_FORMATS = ("bfloat16", "float16")
+ATTENTION_LENGTH = 16384
 # A backward pass has twice the products of a forward pass, but autograd launches it from C++.
 BACKWARD_LAUNCHES = 1.5
 # The share of the doubt about a constant that is left where a probe measured what it stands for: judged.
@@ -52,22 +55,37 @@ class Rates:
     @property
     def products_per_s(self) -> Number:
         """FLOP/s of the layers' matrix products."""
-        return self._sustained(EIGHT_BITS if self.eight_bits else self.framework.dtype)
+        return self.reached("matmul_efficiency", None, self._sustained(self.product_dtype))
 
     @property
     def head_per_s(self) -> Number:
-        """FLOP/s of the head's product, in 16 bits where the layers' are in 8 (Micikevicius et al. 2022)."""
-        return self._sustained(self.framework.dtype)
+        """FLOP/s of the head's product, in 16 bits where the layers' are in fewer (Micikevicius et al. 2022)."""
+        return self.reached("matmul_efficiency", None, self._sustained(self.framework.dtype))
 
-    @property
-    def attention_per_s(self) -> tuple[Number, Number]:
-        """FLOP/s of fused attention, forward and backward."""
-        dtype, known = self.framework.dtype, self.measured
-        usual = self.device.attention_flops.get(dtype, ATTENTION_SHARE * self.device.peak_flops[dtype])
-        if self.framework.own_attention:
-            usual = self.device.own_attention_flops.get(dtype, usual)
-        forward = self.reached("attention_efficiency", known.attention_flops, usual)
-        return forward, self.reached("attention_efficiency", known.attention_backward_flops, usual)
+    def attention_per_s(self, head_dim: float, length: float) -> tuple[Number, Number]:
+        """FLOP/s of fused attention, forward and backward, with heads of so many values, where a query sees half of
+        `length` keys on average."""
+        known, (forward, backward) = self.measured, self.kernel_per_s(head_dim, length)
+        return (
+            self.reached("attention_efficiency", known.attention_flops, forward),
+            self.reached("attention_efficiency", known.attention_backward_flops, backward),
+        )
+
+    def kernel_per_s(self, head_dim: float, length: float) -> tuple[float, float]:
+        """By the first of the code's kernels that was timed on the device, head sizes between those timed included."""
+        dtype, device = self.framework.dtype, self.device
+        known = {one.kernel for one in device.attention} if dtype in ATTENTION_FORMATS else set()
+        kernel = next((name for name in self.framework.attention_kernels if name in known), None)
+        if dtype in device.attention_flops or kernel is None:
+            usual = device.attention_flops.get(dtype, ATTENTION_SHARE * self._sustained(dtype))
+            return usual, usual
+        ways: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
+        for one in (one for one in device.attention if one.kernel == kernel):
+            shorter = (1 + one.start_tokens / ATTENTION_LENGTH) / (1 + one.start_tokens / length)
+            for way, rate in zip(ways, (one.forward_flops, one.backward_flops), strict=True):
+                way.append((one.head_dim, rate * shorter))
+        forward, backward = (float(between(np.asarray(head_dim), way)) for way in ways)
+        return forward, backward
 
     @property
     def bandwidth(self) -> float:
@@ -104,7 +122,7 @@ class Rates:
         """FLOP/s of a product of (rows, inputs) by (inputs, outputs), and in a second row of its backward pass's two. A
         probe's are those of the weight whose sides are nearest, at as many rows; other sides, or more rows than were
         probed, count by `_narrow`."""
-        if not self.measured.products or self.eight_bits:
+        if not self.measured.products or self.fewer_bits:
             return np.stack([self.products_per_s / self._narrow(rows, inputs, outputs)] * 2)
         nearest, best = np.full_like(rows, np.inf), np.zeros((2, *rows.shape))
         for shape in {(one.inputs, one.outputs) for one in self.measured.products}:
@@ -125,12 +143,18 @@ class Rates:
         return 1 + self.constants.narrow_rows * (1 / rows + 1 / inputs + 1 / outputs)
 
     @property
-    def eight_bits(self) -> bool:
-        return self.framework.eight_bit_products and EIGHT_BITS in self.device.peak_flops
+    def product_dtype(self) -> str:
+        """Of the layers' products: the code's, where the device has a rate for it."""
+        own, dtype = self.framework.product_dtype, self.framework.dtype
+        return own if own in self.device.peak_flops else dtype
 
-    def _sustained(self, dtype: str) -> Number:
-        usual = self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
-        return self.reached("matmul_efficiency", None, usual)
+    @property
+    def fewer_bits(self) -> bool:
+        """The layers' products have another format than the head's."""
+        return self.product_dtype != self.framework.dtype
+
+    def _sustained(self, dtype: str) -> float:
+        return self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
 
 
 def between(at: FloatColumn, known: Iterable[tuple[int, float]]) -> FloatColumn:

@@ -222,7 +222,7 @@ def told(one: Reported) -> dict[str, Any]:
     return {
         "plan": one.plan.key,
         "model": model,
-        "framework": [framework.name, framework.dtype, framework.reduce_bytes, framework.eight_bit_products],
+        "framework": [framework.name, framework.dtype, framework.reduce_bytes, framework.product_dtype],
         "cluster": [training.cluster.name, training.cluster.nodes, training.cluster.devices_per_node],
         "measured": [one.timed, one.peak_memory_bytes],
     }

@@ -165,8 +165,8 @@ def test_the_physics_knows_what_the_user_s_arguments_overlap():
     assert plain.weight_bytes + plain.gradient_bytes + plain.optimizer_bytes == 18
     assert workload(arguments=["--optimizer-cpu-offload"]).framework.host_optimizer
     exchanged = workload(arguments=["--overlap-moe-expert-parallel-comm", "--fp8-format hybrid"]).framework
-    assert (exchanged.overlaps_experts, exchanged.eight_bit_products) == (True, True)
-    assert (plain.overlaps_experts, plain.eight_bit_products) == (False, False)
+    assert (exchanged.overlaps_experts, exchanged.product_dtype) == (True, "float8")
+    assert (plain.overlaps_experts, plain.product_dtype) == (False, "")
 
 
 @pytest.mark.parametrize("flavour", ["megatron-lm", "megatron-deepspeed"])

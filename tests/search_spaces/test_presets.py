@@ -97,6 +97,21 @@ def test_every_device_is_valid_and_has_the_memory_that_its_name_says(name):
     assert device.memory_bytes == (int(said[1]) if said else 2) * 2**30
 
 
+def test_nvidias_devices_have_tf32_from_ampere_on_and_four_bits_from_blackwell_on():
+    formats = {name.split("-")[0]: set(entry.get("peak_flops", ())) for name, entry in device_presets().items()}
+    ampere, blackwell = {"tensorfloat32"}, {"tensorfloat32", "float4"}
+    nvidias = {"V100": set(), "T4": set(), "A100": ampere, "H100": ampere, "H200": ampere, "GH200": ampere}
+    nvidias |= {"B200": blackwell, "B300": blackwell, "GB200": blackwell}
+    assert {name: formats[name] & blackwell for name in nvidias} == nvidias
+
+
+@pytest.mark.parametrize("name", device_presets())
+def test_no_kernel_of_attention_is_faster_than_a_devices_products(name):
+    device = read_value(DeviceSpec, described(device_presets()[name]))
+    for rate in device.attention:
+        assert max(rate.forward_flops, rate.backward_flops) < 0.92 * device.sustained_flops["bfloat16"], rate
+
+
 def test_parameters_are_those_published():
     for name, published in PUBLISHED.items():
         assert model(name).parameters == pytest.approx(published, rel=PUBLISHED_WIDELY.get(name, 0.02)), name
@@ -115,6 +130,7 @@ def test_a_device_has_its_share_of_the_cards_of_its_node():
         "dgx-h100": 8 * 400,
         "dgx-h200": 8 * 400,
         "dgx-b200": 8 * 400,
+        "dgx-b300": 8 * 800,
         "jean-zay-v100": 4 * 100,
         "jean-zay-a100": 4 * 100,
         "aws-p4d": 4 * 100,

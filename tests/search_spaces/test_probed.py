@@ -92,7 +92,7 @@ def test_a_constant_still_moves_what_was_probed_and_a_third_as_far():
 
 
 def test_products_in_8_bits_have_none_of_the_rates_of_16():
-    eight = replace(BFLOAT16, eight_bit_products=True)
+    eight = replace(BFLOAT16, product_dtype="float8")
     device = replace(DEVICE, peak_flops={**DEVICE.peak_flops, "float8": 2e14})
     plain, known = (Rates(each, eight, DEFAULTS) for each in (device, probed(MeasuredRates(products=PRODUCTS))))
     known = replace(known, device=replace(device, measured=known.device.measured))

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log, sqrt
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
+from meshtune.runners.documents import read_value
+from meshtune.search_spaces.cluster import AttentionRate, ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
+from meshtune.search_spaces.physics.estimate import estimate_time
 from meshtune.search_spaces.physics.framework_profiles import (
+    FRAMEWORKS,
     FSDP,
     INTERNEVO,
     MEGATRON_DEEPSPEED,
@@ -27,7 +31,7 @@ from meshtune.search_spaces.physics.rates import ATTENTION_SHARE
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule, Selective
-from meshtune.search_spaces.presets import cluster_presets, described
+from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 
 RATE, MEMORY = 1e14, 1e12
 LLAMA = ModelSpec(name="llama", layers=16, hidden=2048, heads=32, kv_heads=8, ffn=8192, vocab=32768, seq_len=2048)
@@ -116,8 +120,71 @@ def test_unfused_attention_on_one_device_takes_the_models_flops_over_the_rate(mo
 def test_fused_attention_does_half_of_it_at_its_own_rate_and_two_and_a_half_times_backward():
     constants = replace(PRODUCTS, attention_efficiency=0.5)
     products = 6 * (16 * LAYER + LLAMA.vocab * LLAMA.hidden) / RATE
-    attention = 16 * 3.5 * 2 * LLAMA.seq_len * LLAMA.hidden / (0.5 * ATTENTION_SHARE * 2e14)
+    attention = 16 * 3.5 * 2 * LLAMA.seq_len * LLAMA.hidden / (0.5 * ATTENTION_SHARE * RATE)
     assert step_of(LLAMA, constants) == pytest.approx(LLAMA.seq_len * (products + attention))
+
+
+SLOW, FAST = "flash2", "cudnn"
+# Forward and backward apart; of 4 times the head 4 times as fast, so between them as the head.
+KERNELS = tuple(
+    AttentionRate(kernel=kernel, head_dim=head, forward_flops=f, backward_flops=f / 2, start_tokens=1024)
+    for kernel, head, f in ((SLOW, 64, 2e13), (FAST, 64, 4e13), (FAST, 256, 16e13))
+)
+TIMED = replace(CLUSTER, device=replace(DEVICE, attention=KERNELS))
+ATTENTION = replace(PRODUCTS, matmul_efficiency=1e30, attention_efficiency=0.5)
+
+
+def seconds_of_attention(forward: float, seq_len: int = 16384) -> float:
+    """Of HEADLESS in one sequence, at half of the rate, backward of a quarter; without its products."""
+    return 16 * 2 * seq_len**2 * HEADLESS.hidden * (1 / forward + 2.5 / (forward / 2)) / 0.5
+
+
+@pytest.mark.parametrize(
+    ("kernels", "heads", "seq_len", "forward"),
+    [
+        ((FAST, SLOW), 32, 16384, 4e13),
+        ((SLOW, FAST), 32, 16384, 2e13),
+        (("unheard", SLOW), 32, 16384, 2e13),  # the next one, where the first was not timed on the device
+        ((FAST,), 16, 16384, 8e13),  # heads of 128, between 64 and 256
+        ((FAST,), 4, 16384, 16e13),  # of 512, as the largest
+        ((FAST,), 32, 1024, 4e13 * (1 + 1 / 16) / 2),  # half as fast as without an end
+        (("unheard",), 32, 16384, None),
+    ],
+)
+def test_attention_runs_at_the_rate_of_the_codes_kernel_by_head_and_length(kernels, heads, seq_len, forward):
+    model = replace(HEADLESS, heads=heads, head_dim=2048 // heads, kv_heads=4, seq_len=seq_len)
+    code = replace(PLAIN, attention_kernels=kernels)
+    known = seconds_of_attention(forward, seq_len) if forward else 16 * 3.5 * 2 * seq_len**2 * 2048 / (0.3 * RATE)
+    assert step_of(model, ATTENTION, code, TIMED) == pytest.approx(known)
+
+
+def test_a_window_slows_attention_as_a_sequence_of_what_it_leaves():
+    model = replace(HEADLESS, seq_len=16384, window=1024)
+    seen = 1 / 16 * (2 - 1 / 16)
+    shorter = (1 + 1 / 16) / (1 + 1 / (16 * seen))
+    assert step_of(model, ATTENTION, cluster=TIMED) == pytest.approx(seen * seconds_of_attention(4e13 * shorter))
+
+
+def test_a_rate_of_attention_in_the_spec_goes_before_those_of_kernels():
+    told = replace(TIMED, device=replace(TIMED.device, attention_flops={"bfloat16": 1e13}))
+    model = replace(HEADLESS, seq_len=16384)
+    expected = 16 * 3.5 * 2 * 16384**2 * 2048 / (0.5 * 1e13)
+    assert step_of(model, ATTENTION, cluster=told) == pytest.approx(expected)
+
+
+# Context of 1,048,576 tokens on 8 H100, cp 8, everything recomputed (github.com/huggingface/trl/pull/6845); torch ran
+# cuDNN's attention.
+@pytest.mark.parametrize(("name", "step_s"), [("qwen3-0.6b", 137.0), ("qwen3-8b", 364.0), ("qwen3-32b", 1295.0)])
+def test_a_long_context_on_hopper_takes_the_time_of_cudnn(name, step_s):
+    model = read_value(ModelSpec, described(model_presets()[name]) | {"seq_len": 2**20})
+    hopper = read_value(ClusterSpec, described(cluster_presets()["dgx-h100"]))
+    columns = columns_of([Plan(cp=8, zero_stage=3, recompute=Recompute.FULL, context=ContextParallel.RING)])
+    found = estimate_time(Training(model, hopper, FSDP), columns)
+    assert abs(np.log(step_s / found.step_s[0])) < 1.645 * found.log_sd[0]
+    usual = time_parts(Training(model, hopper, FSDP), columns, replace(DEFAULTS, attention_efficiency=0.87))
+    assert sum(part[0] for part in usual.values()) == pytest.approx(step_s, rel=0.2)
+    older = estimate_time(Training(model, hopper, NANOTRON), columns)  # FlashAttention-2
+    assert older.step_s > 1.4 * found.step_s
 
 
 def test_narrow_products_take_longer_by_their_sides():
@@ -160,7 +227,7 @@ def selective(kind: str, *, fused: bool = False) -> FrameworkProfile:
 
 def test_selective_recomputation_of_attention_adds_attention_alone():
     constants = replace(PRODUCTS, attention_efficiency=0.5)
-    attention = 16 * 2 * LLAMA.seq_len**2 * LLAMA.hidden / (0.5 * ATTENTION_SHARE * 2e14)
+    attention = 16 * 2 * LLAMA.seq_len**2 * LLAMA.hidden / (0.5 * ATTENTION_SHARE * RATE)
     assert part_of("recompute", LLAMA, constants, selective("attention"), recompute="selective") == pytest.approx(
         attention
     )
@@ -416,16 +483,27 @@ def test_overlapped_exchanges_of_experts_show_a_share():
     assert part_of("ep", MIXTURE, constants, beside, dp=8, ep=8) == pytest.approx(whole / 4)
 
 
-def test_products_in_8_bits_leave_attention_and_the_head_in_16():
-    rates = {"peak_flops": {**DEVICE.peak_flops, "float8": 4e14}}
-    rates["sustained_flops"] = {**DEVICE.sustained_flops, "float8": 3e14}
+@pytest.mark.parametrize("dtype", ["float8", "float4"])
+def test_products_in_fewer_bits_leave_attention_and_the_head_in_16(dtype):
+    rates = {"peak_flops": {**DEVICE.peak_flops, dtype: 4e14}}
+    rates["sustained_flops"] = {**DEVICE.sustained_flops, dtype: 3e14}
     fast = replace(CLUSTER, device=replace(DEVICE, **rates))
     constants = replace(PRODUCTS, attention_efficiency=0.5)
-    eight = replace(PLAIN, eight_bit_products=True)
+    eight = replace(PLAIN, product_dtype=dtype)
     wide, narrow = (step_of(LLAMA, constants, profile, fast) for profile in (PLAIN, eight))
     assert wide == step_of(LLAMA, constants, eight)  # a device without such a rate
     layers = 16 * 6 * LAYER * LLAMA.seq_len
     assert wide - narrow == pytest.approx(layers / RATE - layers / 3e14)
+
+
+def test_tf32_is_a_code_that_a_spec_can_name():
+    plain, faster = (FRAMEWORKS[f"megatron-core-{kind}"] for kind in ("float32", "tf32"))
+    a100 = replace(A100.device, sustained_flops={})
+    model = replace(HEADLESS, seq_len=512)
+    cluster = replace(CLUSTER, device=a100)
+    unfused = replace(plain, fused_attention=False)
+    ratio = part_of("compute", model, PRODUCTS, unfused, cluster) / part_of("compute", model, PRODUCTS, faster, cluster)
+    assert ratio == pytest.approx(156 / 19.5)
 
 
 def test_slices_cost_the_host_time_for_each_parameter_and_replica_under_zero_1():
@@ -501,7 +579,7 @@ def test_the_optimizer_reads_and_writes_what_zero_leaves_a_rank():
 def cluster_of(name: str, nodes: int) -> ClusterSpec:
     preset = described(cluster_presets()[name])
     links = {key: LinkSpec(**value) for key, value in preset.items() if key.endswith("_link")}
-    return ClusterSpec(**preset | links | {"nodes": nodes, "device": DeviceSpec(**preset["device"])})
+    return ClusterSpec(**preset | links | {"nodes": nodes, "device": read_value(DeviceSpec, preset["device"])})
 
 
 FRONTIER = cluster_of("frontier", 384)

@@ -90,5 +90,5 @@ def test_memory_is_counted_with_them_and_predictions_take_the_devices_rate(make_
     in_8_bits, plain = (exact_peak(make_job(float8=kind, plan=plan, model=model), 0) for kind in (True, False))
     assert in_8_bits.peak_bytes == pytest.approx(plain.peak_bytes, rel=0.1)
     profile = TorchWorkload({"dtype": "bfloat16", "float8": True}).framework
-    assert profile.eight_bit_products
+    assert profile.product_dtype == "float8"
     assert profile.name != TorchWorkload({"dtype": "bfloat16"}).framework.name

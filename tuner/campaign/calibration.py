@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from meshtune.runners.registry import SIMULATED
 from meshtune.search_spaces.cluster import DeviceSpec
-from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
-from meshtune.search_spaces.physics.rates import SUSTAINED_SHARE
+from meshtune.search_spaces.physics.constants import DEFAULTS, UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.rates import ATTENTION_LENGTH, SUSTAINED_SHARE, Rates
 from meshtune.search_spaces.physics.training import Training
 from meshtune.tuner.campaign.campaign import Lesson
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
@@ -92,10 +93,11 @@ class StoredCalibration(CalibrationKey):
         Another description of the same device changes no speed: where its rate is said to be twice as high, the
         efficiency is half. Under another release the covariance lies between the measured one and the prior's.
         """
-        dtype, now = training.framework.dtype, training.cluster.device
+        framework, now = training.framework, training.cluster.device
+        dtype = framework.dtype
         factors = {
             "matmul_efficiency": (_sustained(self.described, dtype), _sustained(now, dtype)),
-            "attention_efficiency": (self.described.peak_flops.get(dtype), now.peak_flops.get(dtype)),
+            "attention_efficiency": (_attention(self.described, framework), _attention(now, framework)),
             "memory_efficiency": (self.described.memory_bandwidth_bytes_per_s, now.memory_bandwidth_bytes_per_s),
         }
         learnt, share = self.calibration, self.believed(version)
@@ -119,6 +121,12 @@ def release_of(version: str) -> str:
     """The version to its minor one, with what stands before; the whole text where it has none."""
     release = _RELEASE.search(version)
     return version if release is None else version[: release.end()]
+
+
+def _attention(device: DeviceSpec, framework: FrameworkProfile) -> float | None:
+    """FLOP/s forward, with usual heads."""
+    known = framework.dtype in device.peak_flops
+    return Rates(device, framework, DEFAULTS).kernel_per_s(128, ATTENTION_LENGTH)[0] if known else None
 
 
 def _sustained(device: DeviceSpec, dtype: str) -> float | None:

@@ -205,7 +205,7 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             overlapped_gathers="--overlap-param-gather" in given,
             overlaps_experts="--overlap-moe-expert-parallel-comm" in given,
             host_optimizer="--optimizer-cpu-offload" in given,
-            eight_bit_products=bool(TABLE.words("trial.eight_bits") & given.keys()),
+            product_dtype="float8" if TABLE.words("trial.eight_bits") & given.keys() else "",
             vocab_multiple=multiple,
             kept=replace(known.kept, dropout=given.get("--hidden-dropout") not in _NO_DROPOUT),
         )

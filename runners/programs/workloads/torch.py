@@ -114,9 +114,9 @@ class TorchWorkload(Workload):
             usual,
             name=", ".join([usual.name, *(name for name, so in differs.items() if so)]),
             imbalance=own.imbalance or usual.imbalance,
-            eight_bit_products=own.float8,
+            product_dtype="float8" if own.float8 else "",
             overlaps_tensor=own.async_tp,
-            own_attention=own_attention,
+            attention_kernels=usual.attention_kernels if own_attention else ("flash2",),
             kept=kept,
         )
 
