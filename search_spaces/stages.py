@@ -128,15 +128,6 @@ def plain_split(split: Split, chunks: int) -> Split:
     return split[0] - both, split[1] - both
 
 
-def fewer_layers(columns: Mapping[str, Any], stage: Any) -> tuple[Any, Any]:
-    """By how many layers the pipeline's first chunk and its last one are smaller, where this rank holds them, else 0.
-    Under zbv the last chunk lies on the first rank. Columns of whole numbers or of floats."""
-    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
-    at_end = np.where(folded, stage == 0, stage == columns["pp"] - 1)
-    first = np.where(stage == 0, columns["first_stage_less_layers"], 0)
-    return first, np.where(at_end, columns["last_stage_less_layers"], 0)
-
-
 def head_layers(model: ModelSpec) -> float:
     """The head's time in layers, by their model FLOPs; the embedding's look-up takes none."""
     head = 6.0 * model.vocab * model.hidden

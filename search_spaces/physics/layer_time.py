@@ -4,8 +4,8 @@ A roofline with an efficiency that depends on the shapes a rank sees (`rates`): 
 sustained rate that falls as their sides get narrow, everything else at a share of the memory's bandwidth, and
 collectives over the links. Launching is counted beside it: a layer cannot be faster than the host that launches it, and
 a CPU does not compute while it launches. Of ranks that share the experts the fullest one counts, for all wait for it.
-Where layers are of several kinds (`model.layer_kinds`), a layer is their mean, weighed by their share of the model's
-layers, on every stage. Not modelled: congestion beyond a constant, other jobs.
+Where layers are of several kinds (`model.layer_kinds`), each has its own time. Not modelled: congestion beyond a
+constant, other jobs.
 """
 
 from __future__ import annotations
@@ -52,6 +52,17 @@ class LayerTime:
     @property
     def total(self) -> FloatColumn:
         return self.compute + self.recompute + self.tp + self.cp + self.ep
+
+
+def summed(layers: Sequence[LayerTime], counts: FloatColumn) -> LayerTime:
+    """Of so many layers of each kind (kinds x plans)."""
+    parts = (field.name for field in fields(LayerTime))
+    return LayerTime(
+        **{
+            part: sum(count * getattr(layer, part) for count, layer in zip(counts, layers, strict=True))
+            for part in parts
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +117,26 @@ class Rank:
 
     @property
     def dense_weights(self) -> FloatColumn:
-        """Weights of one layer's attention and, without experts, feed-forward block; the mean over kinds of layers."""
+        """Weights of one layer's attention and, without experts, feed-forward block, where all layers are alike."""
         tp, model = self.columns["tp"], self.training.model
-        weights = np.zeros_like(tp)
-        for count, kind in layer_kinds(model):
-            whole = kind.whole_attention_parameters
-            block = kind.shared_parameters if kind.experts else kind.feed_forward_parameters
-            own = (kind.attention_parameters - whole + block) / tp + whole + kind.hidden * kind.experts
-            weights = weights + count / model.layers * own
-        return weights
+        whole = model.whole_attention_parameters
+        block = model.shared_parameters if model.experts else model.feed_forward_parameters
+        return (model.attention_parameters - whole + block) / tp + whole + model.hidden * model.experts
 
     @property
     def expert_weights(self) -> FloatColumn:
-        """Weights of one layer's experts on one rank; the mean over kinds of layers."""
+        """Weights of one layer's experts on one rank, where all layers are alike."""
         model, c = self.training.model, self.columns
-        share = model.expert_layers / model.layers
-        return share * model.experts * model.feed_forward_parameters / (c["ep"] * expert_tp(c))
+        weights: FloatColumn = model.experts * model.feed_forward_parameters / (c["ep"] * expert_tp(c))
+        return weights
+
+    def weights(self, held: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
+        """Of so many layers of each kind (kinds x plans) and the head: those that all replicas hold alike, and
+        experts'."""
+        model, tp, kinds = self.training.model, self.columns["tp"], self._kinds()
+        ends = self.training.framework.padded_vocab(model, tp) * model.hidden / tp
+        dense = sum(count * kind.dense_weights for count, kind in zip(held, kinds, strict=True))
+        return ends + dense, sum((count * kind.expert_weights for count, kind in zip(held, kinds, strict=True)), 0 * tp)
 
     def head_s(self) -> FloatColumn:
         """Forward and backward through the output projection and the loss, on the last stage; and through what predicts
@@ -143,12 +158,12 @@ class Rank:
         further: FloatColumn = model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
         return head + further
 
-    def layer(self) -> LayerTime:
-        """Of a layer of the model, see above where they differ."""
-        model = self.training.model
-        kinds = [(count / model.layers, self._of(kind)._layer()) for count, kind in layer_kinds(model)]
-        parts = (field.name for field in fields(LayerTime))
-        return LayerTime(**{part: sum(share * getattr(layer, part) for share, layer in kinds) for part in parts})
+    def layers(self) -> list[LayerTime]:
+        """Of a layer of each kind, in the order of `model.layer_kinds`."""
+        return [kind._layer() for kind in self._kinds()]
+
+    def _kinds(self) -> list[Rank]:
+        return [self._of(kind) for _, kind in layer_kinds(self.training.model)]
 
     def _of(self, kind: ModelSpec) -> Rank:
         """The same rank with layers of one kind."""

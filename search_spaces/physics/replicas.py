@@ -22,9 +22,11 @@ from meshtune.search_spaces.physics.layer_time import Rank
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """One micro-batch in the stage that decides: its layers, and seconds of computing forward and backward."""
+    """One micro-batch in the stage that decides: its layers, its weights that all replicas hold alike and experts', and
+    seconds of computing forward and backward."""
 
     layers: FloatColumn
+    weights: tuple[FloatColumn, FloatColumn]
     forward_s: FloatColumn
     backward_s: FloatColumn
 
@@ -39,20 +41,13 @@ class _Unit(NamedTuple):
     gathered: FloatColumn
 
 
-def weights_of(rank: Rank, layers: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-    """Weights of a rank with so many layers and the head: those that all replicas hold alike, and experts'."""
-    model, tp = rank.training.model, rank.columns["tp"]
-    ends = rank.training.framework.padded_vocab(model, tp) * model.hidden / tp
-    return layers * rank.dense_weights + ends, layers * rank.expert_weights
-
-
 def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     """Seconds per step (Rajbhandari et al. 2020, section 7). ZeRO 0 sums gradients; 1 and 2 scatter them and gather
     weights; 3 gathers weights forward and backward, and scatters gradients. Beside computing: what is reduced in the
     backward pass of the last micro-batch (of every one: ZeRO 2 and 3 without a pipeline), and ZeRO 3's gathers."""
     c, framework = rank.columns, rank.training.framework
-    count = _units(rank, passes.layers)
-    unit = _unit(rank, passes.layers, count)
+    count = _units(rank, passes)
+    unit = _unit(rank, passes, count)
     share = np.minimum(rank.constants.exposed_reduction, 1.0)
 
     def shown(pace: FloatColumn, ends: FloatColumn, window: FloatColumn, beside: bool = True) -> FloatColumn:
@@ -69,10 +64,10 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     if framework.whole_gradients:
         scatter = reduce
     if framework.late_whole_gradients:
-        scatter = _unit(rank, passes.layers, np.ones_like(count)).reduced
+        scatter = _unit(rank, passes, np.ones_like(count)).reduced
     late = shown(unit.gathered, unit.gathered, forward, framework.overlapped_gathers)
     if framework.broadcasts_weights:
-        late = _broadcasts_s(rank, passes.layers)
+        late = _broadcasts_s(rank, passes)
     micro = c["grad_accum_steps"]
     rounds = np.where((c["pp"] > 1) | (not framework.reduces_every_micro_batch), 1.0, micro)
     gather = shown(unit.gathered, unit.gathered, forward)
@@ -93,19 +88,19 @@ def straggling_s(rank: Rank, computing_s: FloatColumn) -> FloatColumn:
     return waiting
 
 
-def _units(rank: Rank, layers: FloatColumn) -> FloatColumn:
+def _units(rank: Rank, passes: Passes) -> FloatColumn:
     """The number of units: layers and the rest, or buckets."""
     c, framework = rank.columns, rank.training.framework
-    by_layer = layers + 1
+    by_layer = passes.layers + 1
     if not framework.bucket_weights:
         return by_layer
     bucket = np.maximum(framework.bucket_weights, framework.bucket_weights_per_rank * c["dp"] * c["cp"])
-    return np.where(c["zero_stage"] == 3, by_layer, np.ceil(sum(weights_of(rank, layers)) / bucket))
+    return np.where(c["zero_stage"] == 3, by_layer, np.ceil(sum(passes.weights) / bucket))
 
 
-def _unit(rank: Rank, layers: FloatColumn, count: FloatColumn) -> _Unit:
+def _unit(rank: Rank, passes: Passes, count: FloatColumn) -> _Unit:
     c, framework = rank.columns, rank.training.framework
-    dense, experts = (weights / count for weights in weights_of(rank, layers))
+    dense, experts = (weights / count for weights in passes.weights)
     group, groups = sharding_ranks(c), zero_groups(c)
     if not rank.training.model.experts:
         return _of(rank, dense, group, c["tp"], groups)
@@ -135,11 +130,10 @@ def _of(rank: Rank, weights: FloatColumn, group: FloatColumn, stride: FloatColum
     )
 
 
-def _broadcasts_s(rank: Rank, layers: FloatColumn) -> FloatColumn:
+def _broadcasts_s(rank: Rank, passes: Passes) -> FloatColumn:
     """Each rank of a group sends its part of the weights to all others, one rank after the other."""
     c, framework = rank.columns, rank.training.framework
-    dense, experts = weights_of(rank, layers)
-    groups = zero_groups(c)
+    (dense, experts), groups = passes.weights, zero_groups(c)
     seconds = rank.network.broadcasts_s(dense * framework.gather_bytes, sharding_ranks(c), c["tp"])
     if not rank.training.model.experts:
         return seconds

@@ -20,13 +20,14 @@ from meshtune.search_spaces.columns import (
     sharding_ranks,
     zero_groups,
 )
+from meshtune.search_spaces.model import layer_kinds
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.layer_time import LayerTime, Rank
+from meshtune.search_spaces.physics.layer_time import LayerTime, Rank, summed
 from meshtune.search_spaces.physics.network import Network
-from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s, weights_of
+from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.stages import fewer_layers
+from meshtune.search_spaces.stages import kinds_held, stages_apart
 
 # Orders of magnitude of a host: PCIe 4.0 with 16 lanes has 31.5 GB/s, two sockets of eight DDR4-3200 channels 410 GB/s.
 HOST_LINK_BYTES_PER_S = 25e9
@@ -55,14 +56,18 @@ class TimePart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Stages:
-    """The pipeline's slowest stage: its layers, its seconds in the head, and per micro-batch in all; and the seconds
-    per micro-batch of all stages together."""
+class _Stage:
+    """The pipeline's slowest rank and one micro-batch: its layers of each kind (kinds x plans), their seconds by kind
+    of work, and its seconds in the head; and the seconds of all ranks together."""
 
-    layers: FloatColumn
+    held: FloatColumn
+    work: LayerTime
     head_s: FloatColumn
-    slowest_s: FloatColumn
     all_s: FloatColumn
+
+    @property
+    def seconds(self) -> FloatColumn:
+        return self.work.total + self.head_s
 
 
 def time_parts(training: Training, columns: Columns, constants: Constants) -> dict[TimePart, FloatColumn]:
@@ -74,49 +79,40 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
         raise InvalidValue(problems)
     floats = {name: column.astype(np.float64) for name, column in columns.items()}
     rank = Rank(training, floats, constants, Network(training.cluster, constants))
-    layer = rank.layer()
-    stages = _stages(rank, layer)
-    micro = floats["grad_accum_steps"]
+    stage, micro = _slowest_stage(rank), floats["grad_accum_steps"]
+    work = stage.work
     return {
-        TimePart.COMPUTE: micro * (stages.layers * layer.compute + stages.head_s),
-        TimePart.RECOMPUTE: micro * stages.layers * layer.recompute,
-        TimePart.TP: micro * stages.layers * layer.tp,
-        TimePart.CP: micro * stages.layers * layer.cp,
-        TimePart.EP: micro * stages.layers * layer.ep,
+        TimePart.COMPUTE: micro * (work.compute + stage.head_s),
+        TimePart.RECOMPUTE: micro * work.recompute,
+        TimePart.TP: micro * work.tp,
+        TimePart.CP: micro * work.cp,
+        TimePart.EP: micro * work.ep,
         TimePart.SEND_RECEIVE: _send_receive_s(rank),
-        TimePart.BUBBLE: _bubble_s(rank, layer, stages),
-        TimePart.DP: _dp_s(rank, layer, stages),
-        TimePart.OPTIMIZER: _optimizer_s(rank, stages),
+        TimePart.BUBBLE: _bubble_s(rank, stage),
+        TimePart.DP: _dp_s(rank, stage),
+        TimePart.OPTIMIZER: _optimizer_s(rank, stage),
     }
 
 
-def _stages(rank: Rank, layer: LayerTime) -> _Stages:
-    """The slowest of the first, a middle and the last rank. The head comes on top of the last chunk's layers, or, where
-    the framework balances it, counts as so many layers as its weights are (nanotron's block costs)."""
-    model, c, pp = rank.training.model, rank.columns, rank.columns["pp"]
-    head_s, layer_s = rank.head_s(), layer.total
-    fewer = [fewer_layers(c, stage) for stage in (np.zeros_like(pp), np.ones_like(pp), pp - 1)]
-    at_ends = c["first_stage_less_layers"] + c["last_stage_less_layers"]
-    if rank.training.framework.balances_head:
+def _slowest_stage(rank: Rank) -> _Stage:
+    """The head comes on top of the last chunk's layers, or, where the framework balances it, counts as so many layers
+    as its weights are (nanotron's block costs)."""
+    model, c, framework = rank.training.model, rank.columns, rank.training.framework
+    head_s, layers = rank.head_s(), rank.layers()
+    seconds = np.stack([layer.total for layer in layers])
+    of_head = None
+    if framework.balances_head:
         met = model.attention_parameters + max(1, model.top_k) * model.feed_forward_parameters
-        weighs = rank.training.framework.padded_vocab(model, c["tp"]) * model.hidden / met
-        last = np.clip(np.round((model.layers + weighs) / pp - weighs), 0, None)
-        others = np.ceil((model.layers - last) / np.maximum(pp - 1, 1))
-        held = [others, others, last]
-    else:
-        # What does not come out is a layer more on some stages, the last one among them.
-        even, rest = np.ceil((model.layers + at_ends) / pp), (model.layers + at_ends) % pp
-        others = np.where(rest > 0, np.ceil((model.layers - even) / np.maximum(pp - 1, 1)), even)
-        held = [kind - first - last for kind, (first, last) in zip((others, others, even), fewer, strict=True)]
-    held[2] = np.where(pp > 1, held[2], model.layers)
-    folded = (c["schedule"] == SCHEDULES.index(Schedule.ZBV)) & (pp > 1)
-    heads = [np.where(folded, head_s, 0.0), np.zeros_like(head_s), np.where(folded, 0.0, head_s)]
-    works = [layers * layer_s + head for layers, head in zip(held, heads, strict=True)]
-    times = np.stack([np.where(pp > fewest, work, 0.0) for fewest, work in zip((1, 2, 0), works, strict=True)])
-    slowest = times.argmax(axis=0)
-    return _Stages(
-        np.choose(slowest, held), np.choose(slowest, heads), times.max(axis=0), model.layers * layer_s + head_s
-    )
+        of_head = framework.padded_vocab(model, c["tp"]) * model.hidden / met
+    folded = c["schedule"] == SCHEDULES.index(Schedule.ZBV)
+    held, heads = [], []
+    for stage in stages_apart(model, c):
+        held.append(kinds_held(model, c, stage, of_head).rank)
+        heads.append(np.where(np.where(folded, stage == 0, stage == c["pp"] - 1), head_s, 0.0))
+    slowest = np.argmax([np.sum(own * seconds, axis=0) + head for own, head in zip(held, heads, strict=True)], axis=0)
+    chosen = np.choose(slowest, held)
+    all_s = head_s + sum(count * layer.total for (count, _), layer in zip(layer_kinds(model), layers, strict=True))
+    return _Stage(chosen, summed(layers, chosen), np.choose(slowest, heads), all_s)
 
 
 def _send_receive_s(rank: Rank) -> FloatColumn:
@@ -128,13 +124,13 @@ def _send_receive_s(rank: Rank) -> FloatColumn:
     return np.where(c["pp"] > 1, times * one, 0.0)
 
 
-def _bubble_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
+def _bubble_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Filling and draining: the other stages' time once, cut by the chunks of an interleaved schedule (Narayanan et al.
     2021, 2.2). Split backward passes fill it with the weights' gradients W: of F + B + W, F + B - W is left under ZB-H1
     and F + B - 2 W under ZB-V (Qi et al. 2023, table 2, with their B and W counted apart)."""
     c = rank.columns
-    fill = (stages.all_s - stages.slowest_s) / c["vpp"]
-    share = layer.weights / layer.total
+    fill = (stage.all_s - stage.seconds) / c["vpp"]
+    share = stage.work.weights / stage.work.total
     moved = np.select(
         [c["schedule"] == SCHEDULES.index(Schedule.ZERO_BUBBLE), c["schedule"] == SCHEDULES.index(Schedule.ZBV)],
         [2 * share, 3 * share],
@@ -143,23 +139,22 @@ def _bubble_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
     return left
 
 
-def _dp_s(rank: Rank, layer: LayerTime, stages: _Stages) -> FloatColumn:
+def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """The replicas' collectives, the wait for the slowest of them, and the slices that a code cuts weights into."""
     c, framework = rank.columns, rank.training.framework
-    head, computing = stages.head_s, stages.layers * layer.compute
-    forward = (computing + head) / 3
-    backward = computing + head - forward + stages.layers * layer.recompute
-    shown = replicas_s(rank, Passes(stages.layers, forward, backward))
+    computing, layers = stage.work.compute + stage.head_s, np.sum(stage.held, axis=0)
+    forward, backward = computing / 3, computing * 2 / 3 + stage.work.recompute
+    shown = replicas_s(rank, Passes(layers, rank.weights(stage.held), forward, backward))
     waiting = straggling_s(rank, c["grad_accum_steps"] * (forward + backward))
-    slices = (PARAMETERS_PER_LAYER * stages.layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
+    slices = (PARAMETERS_PER_LAYER * layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
     cut = slices * framework.slice_s * rank.constants.launch_factor
     return shown + waiting + np.where((c["zero_stage"] == 1) & (c["dp"] * c["cp"] > 1), cut, 0.0)
 
 
-def _optimizer_s(rank: Rank, stages: _Stages) -> FloatColumn:
+def _optimizer_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
     c, framework = rank.columns, rank.training.framework
-    dense, experts = weights_of(rank, stages.layers)
+    dense, experts = rank.weights(stage.held)
     shared = dense / sharding_ranks(c) * (1.0 if framework.shards_over_experts else c["ep"])
     sharded = shared + experts * zero_groups(c) / expert_replicas(c)
     own = np.where(c["zero_stage"] >= 1, sharded, dense + experts)
