@@ -264,6 +264,7 @@ _KINDS: Mapping[str, Any] = {
     "contexts": ContextParallel,
     "zero_stages": int,
     "zero_stages_with_pp": int,
+    "zero_groups": int,
     "shapes": Shape,
 }
 

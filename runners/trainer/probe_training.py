@@ -109,7 +109,7 @@ def _weights(device: torch.device, mesh: Mesh, dtype: torch.dtype, count: int) -
     """To add a gradient to the sum in float32, and to move the weights, by the trainer's optimizer."""
     weight = nn.Parameter(torch.zeros(count, dtype=dtype, device=device))
     gradient = torch.ones_like(weight)
-    optimizer = FlatAdamW([weight], 1e-3, mesh.replicas.get_group(), shard=False, backward_passes=1)
+    optimizer = FlatAdamW([weight], 1e-3, mesh.replicas.get_all_groups(), shard=False, backward_passes=1)
 
     def add() -> None:
         weight.grad = gradient

@@ -40,7 +40,7 @@ from dataclasses import replace
 import meshtune.runners.trainer.train as train
 build_optimizer = train.build_optimizer
 train.build_optimizer = lambda job, mesh, *rest: build_optimizer(
-    job, replace(mesh, expert_replicas=mesh.replicas), *rest
+    job, replace(mesh, experts=replace(mesh.experts, replicas=mesh.replicas)), *rest
 )
 """
 # Fails where a bucket that may be reduced in the backward pass was not.
