@@ -152,9 +152,7 @@ def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
 
     return [
         *[(nn.RMSNorm, "forward", norm)] * (job.device is DeviceKind.CUDA),
-        *(
-            [(mixture, "numbers_of", partial(_numbers_of, _token_numbers(job, rank)))] * bool(job.model.experts)
-        ),
+        *((mixture, "numbers_of", partial(_numbers_of, numbers)) for numbers in _token_numbers(job, rank)),
         (nn.Module, "to_empty", _to_empty),
         (DeviceMesh, "_concatenate", staticmethod(join_with_numbers)),
         (ShardingPropagator, "_propagate_tensor_meta_non_cached", plan),
@@ -173,9 +171,11 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
     return module
 
 
-def _token_numbers(job: TrainerJob, rank: int) -> tuple[list[int], ...]:
+def _token_numbers(job: TrainerJob, rank: int) -> list[tuple[list[int], ...]]:
     """How many copies of a micro-batch's tokens the rank sends to, and has from, each rank of ep, then how many it
-    gathers from each of etp, and where those of each expert here end."""
+    gathers from each of etp, and where those of each expert here end. Nothing of a dense model."""
+    if job.model.experts == 0:
+        return []
     plan, width = job.plan, expert_width(job.plan)
     own, here = job.model.experts // plan.ep, ep_rank(plan, rank)
     first = rank - rank % (width * plan.ep)
@@ -191,7 +191,7 @@ def _token_numbers(job: TrainerJob, rank: int) -> tuple[list[int], ...]:
     ]
     received = [sum(counts) for counts in arriving[rank % width if plan.etp else 0]]
     by_expert = map(sum, zip(*chain.from_iterable(arriving), strict=True))
-    return sent, received, [sum(map(sum, counts)) for counts in arriving], list(accumulate(by_expert))
+    return [(sent, received, [sum(map(sum, counts)) for counts in arriving], list(accumulate(by_expert)))]
 
 
 def _numbers_of(numbers: tuple[list[int], ...], *counts: Tensor) -> list[list[int]]:

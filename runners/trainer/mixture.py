@@ -84,7 +84,7 @@ def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 
 def numbers_of(*counts: Tensor) -> list[list[int]]:
     """Numbers of tokens, for the host: a wait for the device."""
-    return [part.tolist() for part in torch.cat(counts).cpu().split([len(part) for part in counts])]
+    return [part.tolist() for part in torch.split(torch.cat(counts).cpu(), [len(part) for part in counts])]
 
 
 # A step of the golden ratio on a circle of this length: any run of places meets it evenly (Knuth, vol. 3, 6.4).
@@ -197,7 +197,7 @@ class Mixture(nn.Module):
         by_sender = torch.zeros_like(by_expert).index_copy(0, traffic.arrival, by_expert)
         if self.gatherers is not None:
             answers = exchange(by_sender, self.gatherers, receive=own, send=traffic.gathered)
-            by_sender = answers.unflatten(0, (parts, own[0])).sum(0)
+            by_sender = answers.view(parts, own[0], answers.shape[1]).sum(0)
         return exchange(by_sender, peers, receive=traffic.sent, send=traffic.received)
 
     @torch.no_grad()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import median
@@ -87,7 +87,7 @@ def _rates(took: Mapping[Any, float], count: int) -> MeasuredRates:
 def _alone(device: torch.device) -> Mesh:
     """The mesh of a rank that trains by itself, whatever others there are."""
     own = DeviceMesh.from_group(dist.new_group([dist.get_rank()], use_local_synchronization=True), device.type)
-    return Mesh(**{axis.name: own for axis in fields(Mesh)})
+    return Mesh(pp=own, dp=own, cp=own, tp=own, replicas=own, experts=None)
 
 
 def _host(device: torch.device, mesh: Mesh, job: TrainerJob) -> Operations:

@@ -224,8 +224,8 @@ class FlatAdamW:
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
     part of each bucket, all-gather; over groups of ranks an all-reduce of that part between the groups, which begins
-    with the next bucket's reduce-scatter. Gradients are added to a flat buffer as the backward pass makes them, the first of
-    a step overwriting it (the head's as the loss makes it: `sum_of`), and a bucket is reduced while the last
+    with the next bucket's reduce-scatter. Gradients are added to a flat buffer as the backward pass makes them, the
+    first of a step overwriting it (the head's as the loss makes it: `sum_of`), and a bucket is reduced while the last
     micro-batch's backward pass goes on, as in Megatron's distributed optimizer. Not so with split backward passes,
     where torch sums a step's gradients itself, in the model's number format. Weights are
     gathered while the next step's forward pass goes on (Megatron's --overlap-param-gather): `await_weights`, which each

@@ -101,8 +101,8 @@ def sum_parts(spans: Sequence[Span], last: Mapping[Key, float]) -> tuple[Seconds
 
 
 def part_by_axis(mesh: Mesh) -> PartOf:
-    """Which part a group's communication is: of activations by the axis that splits them, else DP. Groups of several
-    axes may have the same ranks."""
+    """Which part a group's communication is: of activations by the axis that splits them, else DP. Axes of the same
+    ranks have a group each, but share the job's where they are all of it: then experts get the time."""
     axes, replicas = {mesh.tp.get_group(): Part.TP, mesh.cp.get_group(): Part.CP}, mesh.replicas.get_all_groups()
     if mesh.experts is not None:
         axes |= {mesh.experts.ep.get_group(): Part.EP, mesh.experts.etp.get_group(): Part.EP}
