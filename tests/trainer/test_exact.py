@@ -43,7 +43,7 @@ ENDS = {"first_stage_less_layers": 1, "last_stage_less_layers": 1}
         {"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2, "imbalance": 2.0},
         pytest.param({"dp": 4, "zero_stage": 1, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"dp": 4, "zero_stage": 2, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
-        {"dp": 4, "zero_stage": 3, "zero_group": 2, "grad_accum_steps": 2},
+        pytest.param({"dp": 4, "zero_stage": 3, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
         pytest.param({"dp": 4, "ep": 2, "zero_stage": 3, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
         {"tp": 2, "dp": 2, "ep": 4, "etp": 1, "zero_stage": 1, "micro_batch_size": 4, "imbalance": 1.75},
         pytest.param({"dp": 4, "ep": 2, "etp": 2, "zero_stage": 2, "micro_batch_size": 2}, marks=LONG),

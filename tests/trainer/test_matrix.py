@@ -258,16 +258,16 @@ CASES = """
   llama cp4 zero1 group2 mbs8
   llama cp2 dp2 tp2 zero1 group2 mbs4
   llama tp2 dp4 zero2 group2 mbs2
-* gpt tp2 dp4 zero3 group2 mbs2
+  gpt tp2 dp4 zero3 group2 mbs2
   llama dp8 zero3 group4
-* gpt4 pp2 dp4 zero1 group2 vpp2 zbv
+  gpt4 pp2 dp4 zero1 group2 vpp2 zbv
   llama4 pp2 dp4 zero2 group2 vpp2 interleaved
   llama pp2 dp4 zero3 group2
 * llama-moe dp4 ep2 zero1 group2
 * llama-moe8 dp4 ep2 zero2 group2 skewed
   llama-moe8 dp8 ep2 zero3 group4
   gpt-moe cp2 dp4 ep2 zero3 group4
-* llama-moe tp2 dp2 ep2 etp1 zero1 mbs4
+  llama-moe tp2 dp2 ep2 etp1 zero1 mbs4
   gpt-moe tp2 dp2 ep2 etp1 zero3 mbs4
 * llama-moe tp2 dp2 ep4 etp1 zero2 mbs4 skewed
   llama-moe8 tp2 cp2 ep4 etp1 mbs8
@@ -276,7 +276,7 @@ CASES = """
 * gpt-moe dp2 ep2 cp2 etp2 zero2
   llama-moe dp2 etp2 zero1 skewed full
   llama-moe cp2 ep2 mbs4
-* gpt-moe cp2 dp2 ep4 zero1 skewed
+  gpt-moe cp2 dp2 ep4 zero1 skewed
   llama-moe tp4 dp2 ep2 etp2 zero1 mbs4
   llama-moe tp4 dp2 ep4 etp2 zero3 mbs4
   llama-moe4 tp2 dp2 pp2 ep2 etp1 zero3 vpp2 interleaved mbs2
