@@ -368,7 +368,7 @@ def _check_experts(job: TrainerJob, checks: Checks) -> None:
     checks.require(plan.etp == 0 or (experts > 0 and plan.sequence_parallel), "plan.etp", problem)
     groups = dp * cp // (plan.zero_group or dp * cp)
     problem = f"dp({dp}) * cp({cp}) / zero_group({plan.zero_group}) groups do not divide the replicas of experts"
-    fits = groups > 0 and ranks // (width * ep) % groups == 0
+    fits = experts == 0 or (groups > 0 and ranks // (width * ep) % groups == 0)
     checks.require(fits, "plan.zero_group", f"{problem}, {ranks} ranks / (etp({width}) * ep({ep}))")
     problem = f"ep({ep}) does not divide experts({experts})" if experts else "the model has no experts"
     checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", problem)
