@@ -25,7 +25,7 @@ class Part(StrEnum):
     """What a rank was at. Communication beside work is seen as far as the rank waited for it, or whole where the
     profiled steps were serialised (see Profile).
 
-    COMPUTE: forward and backward passes, and whatever is in no other part. TP, DP, CP, EP: collectives over that axis,
+    COMPUTE: forward and backward passes, and whatever is in no other part. TP, DP, CP, EP (and etp): their collectives,
     waiting for peers included: a slow peer is not the network's fault, so `Profile.waiting_s` says how much of it was
     waiting for the last peer to arrive. SEND_RECEIVE: moving tensors between stages, once both sides are there. BUBBLE:
     idle: waiting for the neighbouring stage to be there, and after the rank's own end for the slowest rank. OPTIMIZER:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -27,11 +27,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Router, TrainerJob
 from meshtune.runners.trainer.parallel.context import places_of
-from meshtune.runners.trainer.parallel.mesh import ep_rank
+from meshtune.runners.trainer.parallel.mesh import ep_rank, expert_width
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.plan import Plan
 
 _ATEN = torch.ops.aten
 # gloo has no reduce-scatter: it sums a copy of the whole input, which is the argument with this index.
@@ -153,10 +152,7 @@ def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
 
     return [
         *[(nn.RMSNorm, "forward", norm)] * (job.device is DeviceKind.CUDA),
-        *(
-            [(mixture, "numbers_of", partial(_numbers_of, _copies(job, rank), job.plan, rank))]
-            * bool(job.model.experts)
-        ),
+        *((mixture, "numbers_of", partial(_numbers_of, numbers)) for numbers in _token_numbers(job, rank)),
         (nn.Module, "to_empty", _to_empty),
         (DeviceMesh, "_concatenate", staticmethod(join_with_numbers)),
         (ShardingPropagator, "_propagate_tensor_meta_non_cached", plan),
@@ -175,29 +171,48 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
     return module
 
 
-def _copies(job: TrainerJob, rank: int) -> list[int]:
-    """How many copies of a micro-batch's tokens each expert gets from this rank, and from each of its peers of ep: as
-    the router skewed gives them, else equally many; of copies that experts do not divide, the first have one more."""
-    plan, model = job.plan, job.model
-    if model.experts == 0:
+def _token_numbers(job: TrainerJob, rank: int) -> list[tuple[list[int], ...]]:
+    """How many copies of a micro-batch's tokens the rank sends to, and has from, each rank of ep, then how many it
+    gathers from each of etp, and where those of each expert here end. Nothing of a dense model."""
+    if job.model.experts == 0:
         return []
+    plan, width = job.plan, expert_width(job.plan)
+    own, here = job.model.experts // plan.ep, ep_rank(plan, rank)
+    first = rank - rank % (width * plan.ep)
+    columns = range(width) if plan.etp else [rank % width]
+
+    def part(counts: list[int], peer: int) -> list[int]:
+        return counts[peer * own : (peer + 1) * own]
+
+    copies = _copies(job, rank)
+    sent = [sum(part(copies, peer)) for peer in range(plan.ep)]
+    arriving = [
+        [part(_copies(job, first + peer * width + column), here) for peer in range(plan.ep)] for column in columns
+    ]
+    received = [sum(counts) for counts in arriving[rank % width if plan.etp else 0]]
+    by_expert = map(sum, zip(*chain.from_iterable(arriving), strict=True))
+    return [(sent, received, [sum(map(sum, counts)) for counts in arriving], list(accumulate(by_expert)))]
+
+
+def _numbers_of(numbers: tuple[list[int], ...], *counts: Tensor) -> list[list[int]]:
+    """What `mixture.numbers_of` would answer."""
+    return [*numbers[: len(counts)]] if len(counts) > 1 else [numbers[-1]]
+
+
+def _copies(job: TrainerJob, rank: int) -> list[int]:
+    """How many copies of a micro-batch's tokens each expert gets from a rank: as the router skewed gives them, else
+    equally many; of copies that experts do not divide, the first have one more."""
+    plan, model = job.plan, job.model
+    parts = plan.tp if plan.etp else 1
     if job.router is not Router.SKEWED:
-        each, more = divmod(plan.micro_batch_size * (model.seq_len // plan.cp) * model.top_k, model.experts)
+        tokens = plan.micro_batch_size * (model.seq_len // (plan.cp * parts))
+        each, more = divmod(tokens * model.top_k, model.experts)
         return [each + 1] * more + [each] * (model.experts - more)
     places = places_of(plan, rank // plan.tp % plan.cp, model.seq_len)
     choices = mixture.choose_by_place(places, model.experts, model.top_k, job.imbalance, torch.device("cpu"))
-    counts: list[int] = (choices.flatten().bincount(minlength=model.experts) * plan.micro_batch_size).tolist()
+    own = choices.chunk(parts)[rank % parts]
+    counts: list[int] = (own.flatten().bincount(minlength=model.experts) * plan.micro_batch_size).tolist()
     return counts
-
-
-def _numbers_of(by_expert: list[int], plan: Plan, rank: int, counts: Tensor) -> list[Any]:
-    """What `mixture.numbers_of` would answer: how many copies go to and come from each rank of ep, or where those of
-    each expert here end."""
-    width, peer = len(by_expert) // plan.ep, ep_rank(plan, rank)
-    if counts.ndim == 2:
-        sent = [sum(by_expert[start : start + width]) for start in range(0, len(by_expert), width)]
-        return [sent, [sent[peer]] * plan.ep]
-    return list(accumulate(plan.ep * copies for copies in by_expert[peer * width : (peer + 1) * width]))
 
 
 def _boundary(job: TrainerJob) -> _TensorMeta:

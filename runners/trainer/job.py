@@ -268,6 +268,10 @@ def _check_features(job: TrainerJob, checks: Checks) -> None:
     problem = "would train wrongly without an error: split backward passes meet resharded weights"
     problem = f"zero_stage({plan.zero_stage}) with schedule({schedule}) {problem}"
     checks.require(plan.zero_stage < 3 or not schedule.splits_backward, "plan.zero_stage", problem)
+    ranks, group = plan.dp * plan.cp, plan.zero_group
+    problem = f"zero_group({group}) with zero_stage({plan.zero_stage}) does not cut dp * cp = {ranks} ranks into groups"
+    cuts = group < ranks and ranks % max(1, group) == 0 and plan.zero_stage > 0
+    checks.require(group == 0 or cuts, "plan.zero_group", problem)
     problem = f"selective with schedule({schedule}): torch allows one backward pass of what is recomputed selectively"
     selective = plan.recompute is Recompute.SELECTIVE
     checks.require(not selective or not schedule.splits_backward, "plan.recompute", problem)
@@ -319,9 +323,10 @@ def _check_float8(job: TrainerJob, checks: Checks) -> None:
 def _check_shapes(job: TrainerJob, checks: Checks) -> None:
     plan, model = job.plan, job.model
     tp, cp, seq_len, kv_heads = plan.tp, plan.cp, model.seq_len, model.kv_heads
-    for name in ("heads", "ffn"):
-        size = getattr(model, name)
-        checks.require(size % tp == 0, "plan.tp", f"tp({tp}) does not divide {name}({size})")
+    checks.require(model.heads % tp == 0, "plan.tp", f"tp({tp}) does not divide heads({model.heads})")
+    name, width = ("etp", plan.etp) if plan.etp else ("tp", tp)
+    problem = f"{name}({width}) does not divide ffn({model.ffn})"
+    checks.require(model.ffn % width == 0, f"plan.{name}", problem)
     problem = f"tp({tp}) and kv_heads({kv_heads}): neither divides the other"
     checks.require(kv_heads % tp == 0 or tp % kv_heads == 0, "plan.tp", problem)
     slices = cp if cp == 1 or plan.context is ContextParallel.ULYSSES else 2 * cp
@@ -356,11 +361,21 @@ def _check_pipeline(job: TrainerJob, checks: Checks) -> None:
 def _check_experts(job: TrainerJob, checks: Checks) -> None:
     plan, model = job.plan, job.model
     dp, ep, cp, experts = plan.dp, plan.ep, plan.cp, model.experts
-    checks.require(dp % ep == 0, "plan.ep", f"ep({ep}) does not divide dp({dp})")
+    width, ranks = plan.etp or plan.tp, plan.tp * cp * dp
+    problem = f"etp({width}) * ep({ep}) = {width * ep} does not divide tp({plan.tp}) * cp({cp}) * dp({dp}) = {ranks}"
+    checks.require(ranks % (width * ep) == 0, "plan.ep", problem)
+    problem = f"etp({plan.etp}) needs experts, and the sequence split over tp({plan.tp})"
+    checks.require(plan.etp == 0 or (experts > 0 and plan.sequence_parallel), "plan.etp", problem)
+    groups = dp * cp // (plan.zero_group or dp * cp)
+    problem = f"dp({dp}) * cp({cp}) / zero_group({plan.zero_group}) groups do not divide the replicas of experts"
+    fits = experts == 0 or (groups > 0 and ranks // (width * ep) % groups == 0)
+    checks.require(fits, "plan.zero_group", f"{problem}, {ranks} ranks / (etp({width}) * ep({ep}))")
     problem = f"ep({ep}) does not divide experts({experts})" if experts else "the model has no experts"
     checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", problem)
-    copies = model.seq_len // cp * model.top_k
-    problem = f"experts({experts}) do not share seq_len({model.seq_len}) / cp({cp}) * top_k({model.top_k}) = {copies}"
+    parts = plan.tp if plan.etp else 1
+    copies = model.seq_len // (cp * parts) * model.top_k
+    slices = f"cp({cp})" + f" / tp({parts})" * bool(plan.etp)
+    problem = f"experts({experts}) do not share seq_len({model.seq_len}) / {slices} * top_k({model.top_k}) = {copies}"
     even = experts == 0 or job.router is not Router.BALANCED or copies % experts == 0
     checks.require(even, "router", f"{problem} tokens evenly")
     problem = too_uneven(model, job.imbalance)

@@ -78,13 +78,13 @@ def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     if not any(size % width for size in weights.shape[1:]):
         out: Tensor = grouped_mm(rows, weights, offs=ends)
         return out
-    parts = rows.tensor_split(numbers_of(ends)[:-1])
+    parts = rows.tensor_split(numbers_of(ends)[0][:-1])
     return torch.cat([part @ weight for part, weight in zip(parts, weights.unbind(), strict=True)])
 
 
-def numbers_of(counts: Tensor) -> Any:
-    """Numbers or lists of tokens, for the host: a wait for the device."""
-    return counts.tolist()
+def numbers_of(*counts: Tensor) -> list[list[int]]:
+    """Numbers of tokens, for the host: a wait for the device."""
+    return [part.tolist() for part in torch.split(torch.cat(counts).cpu(), [len(part) for part in counts])]
 
 
 # A step of the golden ratio on a circle of this length: any run of places meets it evenly (Knuth, vol. 3, 6.4).
@@ -130,11 +130,12 @@ class Experts(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How many copies of tokens go where. sent, received: by rank of ep; ends: of each expert here; arrival: where each
-    received copy belongs in the order by expert."""
+    """How many copies of tokens go where. sent, received: by rank of ep; gathered: by rank of etp, empty where all have
+    the same tokens; ends: of each expert here; arrival: where each copy belongs in the order by expert."""
 
     sent: list[int]
     received: list[int]
+    gathered: list[int]
     ends: Tensor
     arrival: Tensor
 
@@ -143,7 +144,10 @@ class Mixture(nn.Module):
     """A mixture of experts, of which this rank holds `numbers` and the other ranks of `peers` the rest.
 
     Routers that are not learned go by a token's place, so that experts get as many tokens whatever the layout. They
-    weigh the experts' answers by the learned probabilities. imbalance: of the skewed one."""
+    weigh the experts' answers by the learned probabilities. imbalance: of the skewed one.
+
+    gatherers: the ranks of etp, which hold parts of the same experts and other tokens. part: which part of the tokens
+    at `places` the rank has, and of how many."""
 
     def __init__(
         self, spec: ModelSpec, numbers: range, places: Places, kind: Router, imbalance: float | None = None
@@ -152,6 +156,8 @@ class Mixture(nn.Module):
         self.router = nn.Linear(spec.hidden, spec.experts, bias=False)
         self.experts = Experts(spec, numbers)
         self.peers: dist.ProcessGroup | None = None
+        self.gatherers: dist.ProcessGroup | None = None
+        self.part = (0, 1)
         self._count, self._top_k = spec.experts, spec.top_k
         self._places, self._kind, self._imbalance = places, kind, imbalance
 
@@ -177,24 +183,36 @@ class Mixture(nn.Module):
             weights, choices = probabilities.topk(self._top_k, -1)
             return weights, choices
         choices = choose_by_place(self._places, self._count, self._top_k, self._imbalance, tokens.device)
-        choices = choices.repeat(sequences, 1)
+        choices = choices.chunk(self.part[1])[self.part[0]].repeat(sequences, 1)
         return probabilities.gather(-1, choices), choices
 
     def _ask_peers(self, copies: Tensor, counts: Tensor, peers: dist.ProcessGroup) -> Tensor:
         """The experts' answers in the order of the copies."""
         traffic = self._plan_traffic(counts, peers)
         arrived = exchange(copies, peers, receive=traffic.received, send=traffic.sent)
+        parts, own = len(traffic.gathered), [len(arrived)] * len(traffic.gathered)
+        if self.gatherers is not None:
+            arrived = exchange(arrived.repeat(parts, 1), self.gatherers, receive=traffic.gathered, send=own)
         by_expert = self.experts(arrived[traffic.arrival], traffic.ends)
         by_sender = torch.zeros_like(by_expert).index_copy(0, traffic.arrival, by_expert)
+        if self.gatherers is not None:
+            answers = exchange(by_sender, self.gatherers, receive=own, send=traffic.gathered)
+            by_sender = answers.view(parts, own[0], answers.shape[1]).sum(0)
         return exchange(by_sender, peers, receive=traffic.sent, send=traffic.received)
 
     @torch.no_grad()
     def _plan_traffic(self, counts: Tensor, peers: dist.ProcessGroup) -> Traffic:
         ranks, own = peers.size(), len(counts) // peers.size()
-        theirs = exchange_numbers(counts, peers)
-        table = torch.stack([counts, theirs]).view(2, ranks, own)
-        sent, received = numbers_of(table.sum(-1))
+        here = exchange_numbers(counts, peers)
+        sums = [counts.view(ranks, own).sum(-1), here.view(ranks, own).sum(-1)]
+        if self.gatherers is not None:
+            parts = self.gatherers.size()
+            here = exchange_numbers(here.repeat(parts), self.gatherers)
+            sums.append(here.view(parts, -1).sum(-1))
+        sent, received, *gathered = numbers_of(*sums)
         # From each rank the copies come sorted by expert; here they are wanted sorted by expert over all ranks.
-        expert_of = torch.arange(own, device=counts.device).repeat(ranks)
-        arrival = expert_of.repeat_interleave(theirs, output_size=sum(received)).argsort(stable=True)
-        return Traffic(sent, received, table[1].sum(0).cumsum(0, dtype=torch.int32), arrival)
+        expert_of = torch.arange(own, device=counts.device).repeat(len(here) // own)
+        total = sum(gathered[0] if gathered else received)
+        arrival = expert_of.repeat_interleave(here, output_size=total).argsort(stable=True)
+        ends = here.view(-1, own).sum(0).cumsum(0, dtype=torch.int32)
+        return Traffic(sent, received, gathered[0] if gathered else [], ends, arrival)

@@ -139,7 +139,8 @@ class Layer(nn.Module):
 
     recompute, recompute_attention: how to run all of it, or its first half, without keeping all activations; called
     inside of whatever wraps the layer, so that a recomputation finds the weights in place. enter, leave: what tensor
-    parallelism does with a block's input and with its output."""
+    parallelism does with a block's input and with its output; not with those of experts that are `folded`, which fetch
+    tokens themselves."""
 
     def __init__(
         self, spec: ModelSpec, places: Places, experts: range, router: Router, imbalance: float | None
@@ -152,6 +153,7 @@ class Layer(nn.Module):
         self.compiled_attention: Relayout | None = None
         self.enter: Relayout = as_it_is
         self.leave: Relayout = as_it_is
+        self.folded = False
         self.attention_norm = build_norm(spec)
         self.attention = Attention(spec)
         self.feed_forward_norm = build_norm(spec)
@@ -168,8 +170,12 @@ class Layer(nn.Module):
 
     def _blocks(self, x: Tensor) -> Tensor:
         x = self.run_attention(x) if self.compiled_attention is None else self.compiled_attention(x)
-        out: Tensor = x + self.leave(self.feed_forward(self.enter(self.feed_forward_norm(x))))
-        return out
+        normed = self.feed_forward_norm(x)
+        if self.folded:
+            answer: Tensor = self.feed_forward(normed)
+        else:
+            answer = self.leave(self.feed_forward(self.enter(normed)))
+        return x + answer
 
     def _attend(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.leave(self.attention(self.enter(self.attention_norm(x))))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from statistics import median
@@ -87,7 +87,7 @@ def _rates(took: Mapping[Any, float], count: int) -> MeasuredRates:
 def _alone(device: torch.device) -> Mesh:
     """The mesh of a rank that trains by itself, whatever others there are."""
     own = DeviceMesh.from_group(dist.new_group([dist.get_rank()], use_local_synchronization=True), device.type)
-    return Mesh(**{axis.name: own for axis in fields(Mesh)})
+    return Mesh(pp=own, dp=own, cp=own, tp=own, replicas=own, experts=None)
 
 
 def _host(device: torch.device, mesh: Mesh, job: TrainerJob) -> Operations:
@@ -109,7 +109,7 @@ def _weights(device: torch.device, mesh: Mesh, dtype: torch.dtype, count: int) -
     """To add a gradient to the sum in float32, and to move the weights, by the trainer's optimizer."""
     weight = nn.Parameter(torch.zeros(count, dtype=dtype, device=device))
     gradient = torch.ones_like(weight)
-    optimizer = FlatAdamW([weight], 1e-3, mesh.replicas.get_group(), shard=False, backward_passes=1)
+    optimizer = FlatAdamW([weight], 1e-3, mesh.replicas.get_all_groups(), shard=False, backward_passes=1)
 
     def add() -> None:
         weight.grad = gradient

@@ -20,7 +20,7 @@ from meshtune.runners.trainer.job import Dtype, TrainerJob
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer, stream
 from meshtune.runners.trainer.parallel.context import places_of, spread_attention
-from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group
+from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group, ep_rank
 from meshtune.runners.trainer.parallel.pipeline import AccumulatingLoop, Pipeline, note_passes, stages_of
 from meshtune.runners.trainer.parallel.sharding import (
     DenseAndExpertAdamW,
@@ -32,7 +32,7 @@ from meshtune.runners.trainer.parallel.sharding import (
     materialize,
     shard_replicas,
 )
-from meshtune.runners.trainer.parallel.tensor import shard_tensors
+from meshtune.runners.trainer.parallel.tensor import fold_experts, shard_tensors
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.plan import Recompute, Schedule, Selective
 from meshtune.search_spaces.stages import layers_of_chunk
@@ -163,7 +163,7 @@ def synthetic_batch(job: TrainerJob, step: int) -> Tensor:
 def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
-    stages, peer = plan.pp * plan.vpp, mesh.ep.get_local_rank()
+    stages, peer = plan.pp * plan.vpp, ep_rank(plan, dist.get_rank())
     # Not made in float32 and converted: fake tensors (see exact) do not convert a module's parameters.
     dtype = getattr(torch, job.dtype) if sharding is Sharding.FLAT else torch.float32
     with torch.device("meta"), default_dtype(dtype):
@@ -178,13 +178,15 @@ def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sha
             imbalance=job.imbalance,
             rows=spec.vocab_rows(plan.tp) * plan.tp,
         )
+    if mesh.experts is not None:
+        for mixture in model.mixtures():
+            mixture.peers = mesh.experts.ep.get_group()
+        if plan.etp:
+            fold_experts(model, mesh.tp, mesh.experts.etp)
     if plan.tp > 1:
         shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)
     if plan.cp > 1:
         spread_attention(model, mesh.cp, plan.context)
-    if plan.ep > 1:
-        for mixture in model.mixtures():
-            mixture.peers = mesh.ep.get_group()
     if job.float8:
         compute_in_float8(model, device)
     if model.head is not None:
@@ -223,13 +225,14 @@ def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], 
         late=frozenset(weight for model in models if (weight := model.shared_with_another_stage()) is not None),
         gather_ahead=job.gather_ahead,
     )
-    dense_flat = partial(flat, partial_gradients=partly, peers=mesh.tp.get_group(), replicas=mesh.replicas.get_group())
-    if job.plan.ep == 1:
+    replicas, peers = mesh.replicas.get_all_groups(), mesh.tp.get_group()
+    dense_flat = partial(flat, partial_gradients=partly, peers=peers, replicas=replicas)
+    if mesh.experts is None:
         return dense_flat(parameters)
     experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
     known = set(experts)
     dense = [parameter for parameter in parameters if parameter not in known]
-    return DenseAndExpertAdamW(dense_flat(dense), flat(experts, replicas=mesh.expert_replicas.get_group()))
+    return DenseAndExpertAdamW(dense_flat(dense), flat(experts, replicas=mesh.experts.replicas.get_all_groups()))
 
 
 class Trainer:
@@ -335,6 +338,6 @@ class Trainer:
     def global_loss(self, loss: Tensor) -> float:
         """The mean loss over the global batch, from the shares of all ranks. Collective."""
         total = loss.double()
-        for axis in (self._mesh.replicas, self._mesh.pp):
-            dist.all_reduce(total, group=axis.get_group())
+        for group in (*self._mesh.replicas.get_all_groups(), self._mesh.pp.get_group()):
+            dist.all_reduce(total, group=group)
         return float(total.item())

@@ -74,6 +74,13 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(
             MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "recompute": "selective", "imbalance": 3.0}, 0, marks=LONG
         ),
+        pytest.param(MODEL, {"dp": 8, "zero_stage": 1, "zero_group": 2}, 0, marks=SLOW),
+        pytest.param(MODEL, {"dp": 8, "zero_stage": 2, "zero_group": 2, "grad_accum_steps": 2}, 0, marks=LONG),
+        pytest.param(MODEL, {"dp": 8, "zero_stage": 3, "zero_group": 2, "grad_accum_steps": 2}, 0, marks=LONG),
+        pytest.param(MIXTURE, {"dp": 8, "ep": 2, "zero_stage": 1, "zero_group": 4}, 0, marks=LONG),
+        pytest.param(MIXTURE, {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero_stage": 1}, 0, marks=LONG),
+        pytest.param(MIXTURE, {"dp": 4, "ep": 2, "etp": 2, "zero_stage": 1}, 0, marks=LONG),
+        pytest.param(MIXTURE, {"dp": 4, "cp": 2, "ep": 4, "zero_stage": 1}, 0, marks=LONG),
         pytest.param(WORDY, {"loss_chunks": 1, "recompute": "full"}, 0, marks=LONG),
         pytest.param(WORDY, {"loss_chunks": 2, "tp": 4}, 0, marks=SLOW),
         pytest.param(MODEL, {"selective": "attention"}, 0, marks=LONG),

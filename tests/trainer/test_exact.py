@@ -41,6 +41,14 @@ ENDS = {"first_stage_less_layers": 1, "last_stage_less_layers": 1}
         pytest.param({"cp": 4, "context": "ring", "recompute": "selective", "micro_batch_size": 4}, marks=LONG),
         pytest.param({"dp": 2, "ep": 2, "zero_stage": 3, "micro_batch_size": 2}, marks=LONG),
         {"dp": 2, "ep": 2, "zero_stage": 1, "micro_batch_size": 2, "imbalance": 2.0},
+        pytest.param({"dp": 4, "zero_stage": 1, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
+        pytest.param({"dp": 4, "zero_stage": 2, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
+        pytest.param({"dp": 4, "zero_stage": 3, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
+        pytest.param({"dp": 4, "ep": 2, "zero_stage": 3, "zero_group": 2, "grad_accum_steps": 2}, marks=LONG),
+        {"tp": 2, "dp": 2, "ep": 4, "etp": 1, "zero_stage": 1, "micro_batch_size": 4, "imbalance": 1.75},
+        pytest.param({"dp": 4, "ep": 2, "etp": 2, "zero_stage": 2, "micro_batch_size": 2}, marks=LONG),
+        pytest.param({"cp": 2, "dp": 2, "ep": 2, "etp": 2, "micro_batch_size": 4, "imbalance": 1.75}, marks=LONG),
+        pytest.param({"cp": 2, "dp": 2, "ep": 4, "zero_stage": 1, "micro_batch_size": 4, "imbalance": 2.0}, marks=LONG),
     ],
     ids=lambda plan: " ".join(f"{name}={value}" for name, value in plan.items()),
 )
@@ -134,3 +142,5 @@ def test_with_skewed_routing_the_rank_with_the_most_tokens_stands_for_a_stage(ma
     shares = skewed_shares(4, 2.0)
     busiest = shares.index(max(shares))
     assert representatives(job) == [2 * busiest, 8 + 2 * busiest]
+    folded = make_job(plan={"tp": 2, "dp": 2, "ep": 4, "etp": 1}, **routing)
+    assert representatives(folded) == [busiest]

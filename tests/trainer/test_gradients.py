@@ -76,7 +76,7 @@ def alone() -> Iterator[dist.ProcessGroup]:
 
 def test_the_first_gradient_of_a_step_is_copied_and_each_later_one_added(alone):
     used, unused = (nn.Parameter(torch.ones(8)) for _ in range(2))
-    optimizer = FlatAdamW([used, unused], 0.1, alone, shard=False, backward_passes=3)
+    optimizer = FlatAdamW([used, unused], 0.1, [alone], shard=False, backward_passes=3)
     for factors in ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]):
         with Passes() as passes:
             optimizer.begin_step()

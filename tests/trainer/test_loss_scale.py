@@ -78,7 +78,7 @@ def take_step(head: Head, optimizer: FlatAdamW, scaler: LossScaler) -> bool:
 @pytest.mark.parametrize(("factor", "arrives"), [(1.0, False), (INITIAL_FACTOR, True)])
 def test_a_gradient_that_float16_cannot_hold_arrives_scaled(factor, arrives, one_rank):
     head = Head(4, 8).half()
-    optimizer = FlatAdamW([head.weight], 1e-3, one_rank, shard=False, backward_passes=1)
+    optimizer = FlatAdamW([head.weight], 1e-3, [one_rank], shard=False, backward_passes=1)
     scaler = LossScaler(torch.device("cpu"))
     scaler.factor = factor
     assert take_step(head, optimizer, scaler)

@@ -40,8 +40,12 @@ from dataclasses import replace
 import meshtune.runners.trainer.train as train
 build_optimizer = train.build_optimizer
 train.build_optimizer = lambda job, mesh, *rest: build_optimizer(
-    job, replace(mesh, expert_replicas=mesh.replicas), *rest
+    job, replace(mesh, experts=replace(mesh.experts, replicas=mesh.replicas)), *rest
 )
+"""
+GROUPS_APART = """
+from meshtune.runners.trainer.parallel.sharding import FlatAdamW
+FlatAdamW._sum_copies = lambda self: None
 """
 # Fails where a bucket that may be reduced in the backward pass was not.
 SMALL_BUCKETS = """
@@ -93,6 +97,7 @@ BREAKS = [
     pytest.param(ROTATIONS_START_ANEW, {}, {"cp": 2}, id="rotations start anew on each rank"),
     pytest.param(TIED_COPIES_APART, GPT, {"pp": 2}, id="copies of a tied weight drift apart"),
     pytest.param(NORMS_NOT_SUMMED, {"kv_heads": 1}, {"tp": 2, "micro_batch_size": 4}, id="a part of a sum"),
+    pytest.param(GROUPS_APART, {}, {"dp": 4, "zero_stage": 1, "zero_group": 2}, id="no sum over the groups that shard"),
     pytest.param(EXPERTS_SUMMED_AS_THE_REST, MIXTURE, {"dp": 2, "ep": 2}, id="sum of different experts"),
 ]
 
@@ -115,8 +120,9 @@ def test_what_is_broken_shows(sabotage, model, plan, run_job, make_job):
         ({}, {"dp": 2, "zero_stage": 0}),
         (GPT, {"pp": 2, "dp": 2, "zero_stage": 1, "grad_accum_steps": 2}),
         (MIXTURE, {"dp": 2, "ep": 2, "zero_stage": 1, "grad_accum_steps": 2}),
+        ({}, {"dp": 4, "zero_stage": 1, "zero_group": 2, "grad_accum_steps": 2}),
     ],
-    ids=["zero 1", "zero 0", "a tied weight of two stages", "experts"],
+    ids=["zero 1", "zero 0", "a tied weight of two stages", "experts", "zero 1 over groups"],
 )
 def test_gradients_are_reduced_in_buckets_while_the_backward_pass_goes_on(model, plan, run_job, make_job):
     expected = run_job(make_job(model=model, plan={"micro_batch_size": 8})).losses

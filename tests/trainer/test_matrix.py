@@ -58,6 +58,7 @@ FIELDS = {
     "mbs": "micro_batch_size",
     "ga": "grad_accum_steps",
     "every": "recompute_interval",
+    "group": "zero_group",
     "first": "first_stage_less_layers",
     "last": "last_stage_less_layers",
 }
@@ -251,6 +252,37 @@ CASES = """
   llama-moe4 dp2 ep2 tp2 pp2 zero3 vpp2 interleaved full mbs2
   llama-moe dp2 ep2 tp2 cp2 zero2 mbs4
   llama-moe4 dp2 ep2 cp2 pp2 zero2 vpp2 zbv full every2
+* llama dp4 zero1 group2 mbs2
+  gpt dp4 zero2 group2
+* llama cp2 dp2 zero3 group2
+  llama cp4 zero1 group2 mbs8
+  llama cp2 dp2 tp2 zero1 group2 mbs4
+  llama tp2 dp4 zero2 group2 mbs2
+  gpt tp2 dp4 zero3 group2 mbs2
+  llama dp8 zero3 group4
+  gpt4 pp2 dp4 zero1 group2 vpp2 zbv
+  llama4 pp2 dp4 zero2 group2 vpp2 interleaved
+  llama pp2 dp4 zero3 group2
+* llama-moe dp4 ep2 zero1 group2
+* llama-moe8 dp4 ep2 zero2 group2 skewed
+  llama-moe8 dp8 ep2 zero3 group4
+  gpt-moe cp2 dp4 ep2 zero3 group4
+  llama-moe tp2 dp2 ep2 etp1 zero1 mbs4
+  gpt-moe tp2 dp2 ep2 etp1 zero3 mbs4
+* llama-moe tp2 dp2 ep4 etp1 zero2 mbs4 skewed
+  llama-moe8 tp2 cp2 ep4 etp1 mbs8
+  llama-moe tp2 dp2 etp1 zero3 mbs4
+  gpt-moe tp2 etp1 mbs8 balanced
+* gpt-moe dp2 ep2 cp2 etp2 zero2
+  llama-moe dp2 etp2 zero1 skewed full
+  llama-moe cp2 ep2 mbs4
+  gpt-moe cp2 dp2 ep4 zero1 skewed
+  llama-moe tp4 dp2 ep2 etp2 zero1 mbs4
+  llama-moe tp4 dp2 ep4 etp2 zero3 mbs4
+  llama-moe4 tp2 dp2 pp2 ep2 etp1 zero3 vpp2 interleaved mbs2
+  llama-moe4 tp2 dp2 pp2 ep4 etp1 zero1 vpp2 zbv mbs2
+  llama-moe8 tp2 dp4 ep2 etp1 zero1 group2 mbs2
+  llama-moe8 tp2 cp2 dp2 ep2 etp1 zero2 group2 mbs4 selective
 """.strip("\n").splitlines()
 
 

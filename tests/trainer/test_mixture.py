@@ -128,7 +128,7 @@ def test_weights_of_any_number_of_replicas_lie_where_grouped_products_can_read_t
     job = make_job(plan={"dp": 3, "zero_stage": 1, "grad_accum_steps": 1})
     parameters = [torch.nn.Parameter(torch.ones(2, 8, dtype=torch.bfloat16)) for _ in range(3)]
     with alone(job, 0):
-        replicas = build_mesh(job.plan, "cpu").replicas.get_group()
+        replicas = build_mesh(job.plan, "cpu").replicas.get_all_groups()
         FlatAdamW(parameters, 1e-3, replicas, shard=True, backward_passes=1)
     assert [parameter.data_ptr() % 16 for parameter in parameters] == [0, 0, 0]
 

@@ -27,6 +27,12 @@ CASES = [
     pytest.param({"cp": 2, "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2", marks=LONG),
     pytest.param({"cp": 2, "context": "ring", "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2 ring"),
     pytest.param({"pp": 2, "dp": 2, "zero_stage": 3}, {Part.DP, Part.SEND_RECEIVE}, id="pp2 dp2 zero3", marks=LONG),
+    # The ranks of ep are those of tp.
+    pytest.param(
+        {"tp": 2, "dp": 2, "ep": 2, "etp": 1, "micro_batch_size": 4},
+        {Part.TP, Part.EP, Part.DP},
+        id="tp2 dp2 ep2 etp1",
+    ),
     pytest.param(
         {"tp": 2, "dp": 2, "micro_batch_size": 4, "zero_stage": 1}, {Part.TP, Part.DP}, id="tp2 dp2 zero1", marks=LONG
     ),
@@ -35,7 +41,8 @@ CASES = [
 
 @pytest.mark.parametrize(("plan", "axes"), CASES)
 def test_the_parts_are_those_of_the_layout_and_add_up_to_the_step(plan, axes, run_job, make_job):
-    finished = run_job(make_job(plan=plan, model=SHAPES, measuring=MEASURING))
+    experts = {"experts": 4, "top_k": 2} if "ep" in plan else {}
+    finished = run_job(make_job(plan=plan, model=SHAPES | experts, measuring=MEASURING))
     profile = finished.measurement.profile
     assert profile is not None
     assert not profile.serialised

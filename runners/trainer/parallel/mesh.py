@@ -1,7 +1,9 @@
-"""Every rank finds its place in one mesh (pp, edp, ep, cp, tp), tp innermost; dp is edp and ep together.
+"""Every rank finds its place in meshes of all ranks, pp outermost: in (dp, cp, tp), and for experts in (replicas, ep,
+etp).
 
 Ranks of one node are consecutive, so tensor parallelism stays inside a node (Narayanan et al. 2021, section 3). Dense
-parameters have replicas over dp x cp, an expert's over edp x cp alone (Singh et al. 2023, DeepSpeed-TED)."""
+parameters have replicas over dp x cp, experts over what ep and etp leave of a stage's ranks (Singh et al. 2023,
+DeepSpeed-TED; Liu et al. 2025, parallel folding)."""
 
 from __future__ import annotations
 
@@ -24,20 +26,28 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
 Value = TypeVar("Value")
-AXES = ("pp", "edp", "ep", "cp", "tp")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMesh:
+    """The axes of experts. replicas: as of Mesh."""
+
+    ep: DeviceMesh
+    etp: DeviceMesh
+    replicas: DeviceMesh
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The axes as this rank sees them. replicas, expert_replicas: who holds the same dense or expert parameters."""
+    """The axes as this rank sees them. replicas: who holds the same parameters; one axis, or where ZeRO shards over
+    groups two, the groups and the ranks of one. experts: None where they lie as all else."""
 
     pp: DeviceMesh
     dp: DeviceMesh
-    ep: DeviceMesh
     cp: DeviceMesh
     tp: DeviceMesh
     replicas: DeviceMesh
-    expert_replicas: DeviceMesh
+    experts: ExpertMesh | None
 
     @property
     def pipeline_rank(self) -> int:
@@ -51,30 +61,45 @@ class Mesh:
 
 def build_mesh(plan: Plan, device_type: str) -> Mesh:
     """Collective: every rank of the job calls it, with the same plan."""
-    shape = (plan.pp, plan.dp // plan.ep, plan.ep, plan.cp, plan.tp)
-    whole = init_device_mesh(device_type, shape, mesh_dim_names=AXES)
-    return Mesh(
-        pp=whole["pp"],
-        dp=_join(whole, "edp", "ep"),
-        ep=whole["ep"],
-        cp=whole["cp"],
-        tp=whole["tp"],
-        replicas=_join(whole, "edp", "ep", "cp"),
-        expert_replicas=_join(whole, "edp", "cp"),
-    )
+
+    def laid_out(**axes: int) -> DeviceMesh:
+        return init_device_mesh(device_type, (plan.pp, *axes.values()), mesh_dim_names=("pp", *axes))
+
+    def replicas(ranks: int, **inner: int) -> tuple[DeviceMesh, DeviceMesh]:
+        """A mesh, and of it those that hold the same."""
+        if groups == 1:
+            mesh = laid_out(replicas=ranks, **inner)
+            return mesh, mesh["replicas"]
+        mesh = laid_out(groups=groups, shards=ranks // groups, **inner)
+        return mesh, mesh["groups", "shards"]
+
+    ranks = plan.dp * plan.cp
+    groups = ranks // (plan.zero_group or ranks)
+    whole = laid_out(dp=plan.dp, cp=plan.cp, tp=plan.tp)
+    same = _join(whole, "dp", "cp") if groups == 1 else replicas(ranks, tp=plan.tp)[1]
+    experts = None
+    if plan.ep > 1 or plan.etp:
+        width = expert_width(plan)
+        mesh, own = replicas(ranks * plan.tp // (width * plan.ep), ep=plan.ep, etp=width)
+        experts = ExpertMesh(mesh["ep"], mesh["etp"], own)
+    return Mesh(whole["pp"], whole["dp"], whole["cp"], whole["tp"], same, experts)
+
+
+def expert_width(plan: Plan) -> int:
+    """The tensor parallel degree of the experts."""
+    return plan.etp or plan.tp
 
 
 def ep_rank(plan: Plan, rank: int) -> int:
-    return rank // (plan.cp * plan.tp) % plan.ep
+    return rank // expert_width(plan) % plan.ep
 
 
-def _join(whole: DeviceMesh, *axes: str) -> DeviceMesh:
-    """One axis out of several; those of size 1 add nothing."""
-    wide = [axis for axis in axes if whole[axis].size() > 1]
-    if len(wide) < 2:
-        return whole[wide[0] if wide else axes[0]]
-    joined: DeviceMesh = whole[tuple(wide)]._flatten("_".join(wide))
-    return joined
+def _join(whole: DeviceMesh, one: str, other: str) -> DeviceMesh:
+    """One axis out of two; one of size 1 adds nothing."""
+    if whole[one].size() > 1 < whole[other].size():
+        joined: DeviceMesh = whole[one, other]._flatten(f"{one}_{other}")
+        return joined
+    return whole[other if whole[other].size() > 1 else one]
 
 
 def build_tie_group(plan: Plan, mesh: Mesh) -> dist.ProcessGroup | None:

@@ -65,6 +65,8 @@ class AccumulatingLoop:
             stage = self._plan.zero_stage
             # From stage 2 on gradients are kept sharded, so every micro-batch's are reduced (Rajbhandari et al. 2020).
             self._model.set_requires_gradient_sync(is_last or stage >= 2)
+            # Between groups that each shard the whole, gradients are summed once a step (MiCS, Zhang et al. 2022).
+            self._model.set_requires_all_reduce(is_last)
             self._model.set_is_last_backward(is_last)
             # Stage 2 keeps its weights whole for all of the step.
             self._model.set_reshard_after_backward(is_last or stage == 3)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import lcm
+from math import lcm, prod
 from typing import Any
 
 import torch
@@ -54,9 +54,9 @@ def shard_replicas(model: Transformer, mesh: Mesh, job: TrainerJob, sharding: Sh
     wrap: Callable[..., object] = partial(fully_shard, mp_policy=mixed, reshard_after_forward=job.plan.zero_stage == 3)
     if sharding is Sharding.REPLICATE:
         wrap = partial(replicate, mp_policy=mixed)
-    if job.plan.ep > 1:
+    if mesh.experts is not None:
         for mixture in model.mixtures():
-            wrap(mixture.experts, mesh=mesh.expert_replicas)
+            wrap(mixture.experts, mesh=mesh.experts.replicas)
     for layer in model.layer_list():
         wrap(layer, mesh=mesh.replicas)
     wrap(model, mesh=mesh.replicas)
@@ -97,11 +97,12 @@ def own_part(whole: Tensor, parameter: Tensor) -> Tensor:
     """This rank's part of `whole`, cut as FSDP2 has cut `parameter` over its replicas."""
     if not isinstance(parameter, DTensor):
         return whole
-    (placement,) = parameter.placements
-    if placement.is_replicate():
-        return whole
-    mesh, axis = parameter.device_mesh, placement.dim  # type: ignore[attr-defined]  # a Shard
-    return Cut(whole.shape, axis, mesh.get_local_rank(), mesh.size()).part(whole)
+    mesh = parameter.device_mesh
+    for index, placement in enumerate(parameter.placements):
+        if not placement.is_replicate():
+            axis = placement.dim  # type: ignore[attr-defined]  # a Shard
+            whole = Cut(whole.shape, axis, mesh.get_local_rank(index), mesh.size(index)).part(whole)
+    return whole
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -154,9 +155,9 @@ class ShardedAdamW:
 
     def reduced(self, parameter: nn.Parameter) -> tuple[Tensor, int]:
         assert isinstance(parameter, DTensor)  # FSDP2 keeps it
-        whole = parameter.placements[0].is_replicate()
+        sizes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
         part = parameter.new_zeros(()) if parameter.grad is None else parameter.grad
-        return local(part), parameter.device_mesh.size() if whole else 1
+        return local(part), prod(size for placement, size in sizes if placement.is_replicate())
 
     def update(self) -> None:
         self._adamw.step()
@@ -222,14 +223,16 @@ class FlatAdamW:
     """AdamW on one flat buffer of all parameters of this rank, cut into buckets.
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
-    part of each bucket, all-gather. Gradients are added to a flat buffer as the backward pass makes them, the first of
-    a step overwriting it (the head's as the loss makes it: `sum_of`), and a bucket is reduced while the last
+    part of each bucket, all-gather; over groups of ranks an all-reduce of that part between the groups, which begins
+    with the next bucket's reduce-scatter. Gradients are added to a flat buffer as the backward pass makes them, the
+    first of a step overwriting it (the head's as the loss makes it: `sum_of`), and a bucket is reduced while the last
     micro-batch's backward pass goes on, as in Megatron's distributed optimizer. Not so with split backward passes,
     where torch sums a step's gradients itself, in the model's number format. Weights are
     gathered while the next step's forward pass goes on (Megatron's --overlap-param-gather): `await_weights`, which each
     chunk of the model calls before it computes with a part of itself, waits for those of that part.
 
-    backward_passes: of a step. gather_ahead: else all weights are gathered before the forward pass. late: parameters
+    replicas: their group; or those of the rank's part, one of each group, and its own group. backward_passes: of a
+    step. gather_ahead: else all weights are gathered before the forward pass. late: parameters
     whose gradients are changed after the backward pass.
     partial_gradients: those of whose gradient each rank of `peers` has a part, summed once a step; none of them is
     late."""
@@ -238,7 +241,7 @@ class FlatAdamW:
         self,
         parameters: Sequence[nn.Parameter],
         learning_rate: float,
-        replicas: dist.ProcessGroup,
+        replicas: Sequence[dist.ProcessGroup],
         *,
         shard: bool,
         backward_passes: int,
@@ -248,9 +251,11 @@ class FlatAdamW:
         gather_ahead: bool = True,
     ) -> None:
         self.gathers_ahead = gather_ahead
-        count = replicas.size()
+        count, rank = replicas[-1].size(), replicas[-1].rank()
         self._peers = peers
-        self._replicas = replicas if count > 1 else None
+        several = [group for group in replicas if group.size() > 1]
+        self._replicas = several.pop() if several else None
+        self._copies = several.pop() if several else None
         self._sharded = shard and count > 1
         self._backward_passes = backward_passes
         self._spans: dict[nn.Parameter, slice] = {}
@@ -281,7 +286,7 @@ class FlatAdamW:
         self._buckets = []
         for group, span in zip(groups, spans, strict=True):
             width = (span.stop - span.start) // count
-            first = span.start + replicas.rank() * width
+            first = span.start + rank * width
             own = slice(first, first + width) if self._sharded else span
             master = nn.Parameter(self._weights[own].float())
             bucket = _Bucket(
@@ -298,6 +303,7 @@ class FlatAdamW:
         self._has_copy = self._weights.dtype is not torch.float32
         # Whether other replicas' parts of the weights are those of the last step.
         self._stale = False
+        self._scattering: _Bucket | None = None
         self._buckets_of: dict[nn.Module, tuple[_Bucket, ...]] = {}
         masters = [bucket.master for bucket in self._buckets]
         self._adamw = torch.optim.AdamW(masters, lr=learning_rate, fused=True)
@@ -340,6 +346,7 @@ class FlatAdamW:
                 for parameter in bucket.parameters:
                     self.gradient(parameter)
                 self._start(bucket)
+        self._sum_copies()
         for bucket in self._buckets:
             if bucket.reducing is not None:
                 bucket.reducing.wait()
@@ -356,7 +363,8 @@ class FlatAdamW:
         assert gradient is not None  # it has been reduced
         start, stop = max(span.start, own.start), min(span.stop, own.stop)
         part = gradient[start - own.start : max(start, stop) - own.start]
-        return part, 1 if self._sharded or self._replicas is None else self._replicas.size()
+        same = self._copies if self._sharded else self._replicas
+        return part, 1 if same is None else same.size()
 
     def update(self) -> None:
         """Move the weights, of ZeRO 1 this replica's part: `begin_step` gathers the others."""
@@ -395,8 +403,17 @@ class FlatAdamW:
         bucket.master.grad = torch.empty_like(bucket.master) if self._sharded else gradients
         if self._sharded:
             bucket.reducing = reduce_scatter_single(bucket.master.grad, gradients, group=self._replicas, async_op=True)
+            self._sum_copies()
+            self._scattering = bucket
         elif self._replicas is not None:
             bucket.reducing = dist.all_reduce(gradients, group=self._replicas, async_op=True)
+
+    def _sum_copies(self) -> None:
+        """Begin to sum the last bucket's part over the groups, once this one has it."""
+        bucket, self._scattering = self._scattering, None
+        if bucket is not None and bucket.reducing is not None and self._copies is not None:
+            bucket.reducing.wait()
+            bucket.reducing = dist.all_reduce(bucket.master.grad, group=self._copies, async_op=True)
 
     def _adopt(self, parameter: nn.Parameter) -> None:
         """Move the parameter's storage into the flat buffer, and catch its gradients from now on."""

@@ -150,16 +150,8 @@ def _first_row(rows: int, group: dist.ProcessGroup) -> int:
 def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
     """Keep this rank's part of every weight, and let the blocks communicate. Notes the cuts in `model.cuts`."""
     group = mesh.get_group()
-    rank, size = group.rank(), group.size()
+    cut = partial(_cut, model, group)
     how: dict[str, Any] = {"group": group, "sequence_parallel": sequence_parallel}
-
-    def cut(name: str, axis: int) -> None:
-        owner, _, kind = name.rpartition(".")
-        whole = model.get_parameter(name)
-        sections = tuple(joined_weights(model.spec, name).values())
-        model.cuts[name] = Cut(whole.shape, axis, rank, size, sections)
-        setattr(model.get_submodule(owner), kind, nn.Parameter(model.cuts[name].part(whole.detach()).contiguous()))
-
     if model.embedding is not None:
         cut("embedding.weight", 0)
         model.embedding = VocabularyEmbedding(model.embedding, **how)  # type: ignore[arg-type]  # an nn.Embedding
@@ -176,6 +168,31 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     if sequence_parallel:
         model.partial_gradients |= {name for name, _ in model.named_parameters() if is_of_norm(name)}
     model.tie()
+
+
+def _cut(model: Transformer, group: dist.ProcessGroup, name: str, axis: int) -> None:
+    """Keep this rank's part of one weight."""
+    owner, _, kind = name.rpartition(".")
+    whole = model.get_parameter(name)
+    sections = tuple(joined_weights(model.spec, name).values())
+    model.cuts[name] = Cut(whole.shape, axis, group.rank(), group.size(), sections)
+    setattr(model.get_submodule(owner), kind, nn.Parameter(model.cuts[name].part(whole.detach()).contiguous()))
+
+
+def fold_experts(model: Transformer, tp: DeviceMesh, etp: DeviceMesh) -> None:
+    """Cut the experts over etp, and let each rank send the tokens that it holds between blocks. Before
+    `shard_tensors`."""
+    for index, layer in zip(model.layers, model.layer_list(), strict=True):
+        if isinstance(layer.feed_forward, Mixture):
+            layer.folded = True
+            layer.feed_forward.part = tp.get_local_rank(), tp.size()
+            layer.feed_forward.gatherers = etp.get_group() if etp.size() > 1 else None
+            _cut_experts(layer.feed_forward, f"layers.{index}", partial(_cut, model, etp.get_group()))
+
+
+def _cut_experts(mixture: Mixture, layer: str, cut: Callable[[str, int], None]) -> None:
+    for projection, _ in list(mixture.experts.named_parameters()):
+        cut(f"{layer}.feed_forward.experts.{projection}", 1)
 
 
 def _share_keys(attention: Attention, group: dist.ProcessGroup) -> None:
@@ -207,8 +224,8 @@ def _shard_layer(
     cut(f"{name}.attention.output.weight", 1)
     if isinstance(layer.feed_forward, Mixture):
         whole.add(f"{name}.feed_forward.router.weight")
-        for projection, _ in layer.feed_forward.experts.named_parameters():
-            cut(f"{name}.feed_forward.experts.{projection}", 1)
+        if not layer.folded:
+            _cut_experts(layer.feed_forward, name, cut)
     else:
         for projection, _ in layer.feed_forward.named_children():
             cut(f"{name}.feed_forward.{projection}.weight", int(projection == "down"))

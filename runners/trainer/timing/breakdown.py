@@ -12,7 +12,6 @@ from statistics import median
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.step_breakdown import Part, Profile
 from meshtune.runners.trainer.failure import Progress
@@ -22,7 +21,6 @@ from meshtune.runners.trainer.train import Trainer
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CLOCK_BARRIERS = 9
-_PARTS_BY_AXIS = {"tp": Part.TP, "cp": Part.CP, "ep": Part.EP}
 
 Seconds = dict[str, float]
 
@@ -103,23 +101,23 @@ def sum_parts(spans: Sequence[Span], last: Mapping[Key, float]) -> tuple[Seconds
 
 
 def part_by_axis(mesh: Mesh) -> PartOf:
-    """Which part a group's communication is: of activations by the axis that splits them, else DP."""
-    axes = {_ranks(getattr(mesh, name)): part for name, part in _PARTS_BY_AXIS.items()}
-    replicas = {_ranks(axis) for axis in (mesh.replicas, mesh.expert_replicas, mesh.dp)}
-    stages = set(_ranks(mesh.pp))
+    """Which part a group's communication is: of activations by the axis that splits them, else DP. Axes of the same
+    ranks have a group each, but share the job's where they are all of it: then experts get the time."""
+    axes, replicas = {mesh.tp.get_group(): Part.TP, mesh.cp.get_group(): Part.CP}, mesh.replicas.get_all_groups()
+    if mesh.experts is not None:
+        axes |= {mesh.experts.ep.get_group(): Part.EP, mesh.experts.etp.get_group(): Part.EP}
+        replicas += mesh.experts.replicas.get_all_groups()
+    stages = set(dist.get_process_group_ranks(mesh.pp.get_group()))
 
-    def part_of(ranks: tuple[int, ...], activations: bool) -> Part:
-        if ranks in axes and (activations or ranks not in replicas):
-            return axes[ranks]
+    def part_of(group: dist.ProcessGroup, activations: bool) -> Part:
+        if group in axes and (activations or group not in replicas):
+            return axes[group]
         # A group of no axis that lies across the stages is the one of a tied weight.
-        between = len(ranks) > 1 and stages.issuperset(ranks) and ranks not in replicas
+        ranks = dist.get_process_group_ranks(group)
+        between = len(ranks) > 1 and stages.issuperset(ranks) and group not in replicas
         return Part.SEND_RECEIVE if between else Part.DP
 
     return part_of
-
-
-def _ranks(axis: DeviceMesh) -> tuple[int, ...]:
-    return tuple(dist.get_process_group_ranks(axis.get_group()))
 
 
 def clock_offset_s() -> float:

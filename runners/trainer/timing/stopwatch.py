@@ -92,9 +92,9 @@ class Stopwatch:
         return self.now()
 
 
-# By the ranks of a group, and whether activations travel (else parameters and gradients): the part it belongs to.
+# By the group, and whether activations travel (else parameters and gradients): the part it belongs to.
 # One group may serve both: with dp 1 the ranks of cp share keys and values, and are each other's replicas.
-PartOf = Callable[[tuple[int, ...], bool], Part]
+PartOf = Callable[[ProcessGroup, bool], Part]
 
 _COLLECTIVES = (
     *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "scatter", "gather", "barrier"),
@@ -156,7 +156,7 @@ class Interception:
         number = self._counts[ranks, direction]
         self._counts[ranks, direction] += 1
         key: Key = ranks, direction, number
-        return GroupCall(key, self._part_of(ranks, activations) if part is None else part)
+        return GroupCall(key, self._part_of(group, activations) if part is None else part)
 
     def _collective(self, inner: Callable[..., Any], *, activations: bool) -> Callable[..., Any]:
         return lambda group, *args, **kwargs: self._issue(
