@@ -130,7 +130,8 @@ def _bubble_s(rank: Rank, stage: _Stage) -> FloatColumn:
     and F + B - 2 W under ZB-V (Qi et al. 2023, table 2, with their B and W counted apart)."""
     c = rank.columns
     fill = (stage.all_s - stage.seconds) / c["vpp"]
-    share = stage.work.weights / stage.work.total
+    # A last stage may hold the loss alone.
+    share = stage.work.weights / np.maximum(stage.work.total, np.finfo(np.float64).tiny)
     moved = np.select(
         [c["schedule"] == SCHEDULES.index(Schedule.ZERO_BUBBLE), c["schedule"] == SCHEDULES.index(Schedule.ZBV)],
         [2 * share, 3 * share],
