@@ -255,7 +255,7 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
     if family == "mpt":
         # llm-foundry's tables: bf16 went with FSDP's mixed precision PURE, which reduces in bf16, amp_* with DEFAULT,
         # which reduces in float32. Weights and AdamW's state are float32 in both.
-        # Attention was Triton's of 2022 (submit_benchmarks.py at b2a43a14: attn_impl triton), here FlashAttention 1.x.
+        # Of attention submit_benchmarks.py at b2a43a14 says triton, later releases flash: FlashAttention 2 is taken.
         code = replace(FSDP, attention_kernels=("flash2",))
         known = {"bf16": code, "amp_bf16": replace(code, name="torch FSDP, amp_bf16", reduce_bytes=4)}
         known["amp_fp8"] = replace(known["amp_bf16"], name="torch FSDP, amp_fp8", product_dtype="float8")
