@@ -217,6 +217,13 @@ def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
     for product in of_attention:
         attention = attention - product.outputs / sides[product.cut]
     gated = model.activation.matrices - 1 - sum(product.cut is CutSide.OUTPUTS for product in of_block)
+    down = hidden * all(product.cut is CutSide.OUTPUTS for product in of_block)
+    if model.experts and framework.kept.selective is Selective.HALF_PRODUCTS:
+        # Grouped products are not among those kept; what the choice of experts returned and what was sent are.
+        sent = 2 * model.top_k * hidden * (columns["ep"] > 1) * expert_load(model, framework, columns["ep"])
+        shared = (model.shared_ffn * gated / tp + down + summed) * (model.shared_ffn > 0)
+        chosen = model.top_k * (INDEX_BYTES + FLOAT32_BYTES) + model.heads * FLOAT32_BYTES / tp
+        return tokens * (width * (attention + shared + sent) + chosen)
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
@@ -224,7 +231,6 @@ def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
         experts = model.top_k * hidden * (3 + 2 * (columns["ep"] > 1) * load)
         inner = (model.top_k * load * model.ffn * gated + model.shared_ffn * (model.activation.matrices - 1)) / tp
         return tokens * width * (attention + outside + experts + inner)
-    down = hidden * all(product.cut is CutSide.OUTPUTS for product in of_block)
     inner = model.ffn * gated / tp + down + summed
     return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)
 

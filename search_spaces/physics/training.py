@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile, Reports
 
 # What PyTorch's allocator can fill of a rank's device: the rest is what it cannot use, and what is outside of it. A CPU
 # rank has its cap. See docs/explanation/physics-memory.md.
@@ -31,7 +31,7 @@ class Training:
 
 def outside_bytes(training: Training) -> float:
     """The part of the peak outside of PyTorch's allocator; none where the code's jobs report the allocator's alone."""
-    return OUTSIDE_BYTES[training.cluster.device.kind] if training.framework.whole_process else 0.0
+    return OUTSIDE_BYTES[training.cluster.device.kind] if training.framework.reports is Reports.PROCESS else 0.0
 
 
 def usable_bytes(training: Training) -> float:
