@@ -107,8 +107,8 @@ MEGATRON_BF16 = replace(
 )
 
 
-# Fused attention takes 16 bits; Sailor's models have no dropout (sailor/models); NVIDIA's containers compute float32 products as TF32 (they set
-# TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
+# Fused attention takes 16 bits; Sailor's models have no dropout (sailor/models). NVIDIA's containers compute float32
+# products as TF32 (they set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE).
 MEGATRON_FLOAT32 = replace(
     MEGATRON_CORE["float32"],
     name="Megatron-Core, TF32",
@@ -328,7 +328,8 @@ def _latent(row: Row) -> ModelSpec:
     known = {field: getattr(whole, field) for field in own}
     if own != known:
         raise LeftOut("other shapes than the model of its name", f"{row.model}: {own}, {name}: {known}")
-    return replace(whole, name=row.model, layers=row.layers, dense_layers=LATENT_DENSE, seq_len=row.seq_len, mtp_layers=0)
+    own = {"layers": row.layers, "dense_layers": LATENT_DENSE, "seq_len": row.seq_len, "mtp_layers": 0}
+    return replace(whole, name=row.model, **own)
 
 
 def _of_stated_size(row: Row, candidates: Sequence[ModelSpec], guess: bool) -> ModelSpec:

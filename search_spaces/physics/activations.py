@@ -156,15 +156,16 @@ def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:
 def _feed_forward(
     model: ModelSpec, framework: FrameworkProfile, columns: Columns, tp: FloatColumn, entrance: FloatColumn
 ) -> FloatColumn:
-    """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn, or
-    3 where SwiGLU keeps its inputs alone."""
+    """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn, or as
+    many as SwiGLU keeps."""
     width, hidden = framework.activation_bytes, model.hidden
-    fused = framework.kept.fused_swiglu and model.activation is Activation.SWIGLU
-    inner = model.ffn * width * (2 * model.activation.matrices - 2 - fused)
+    swiglu = model.activation is Activation.SWIGLU
+    values = framework.kept.swiglu_values if swiglu else 2 * model.activation.matrices - 2
+    inner = model.ffn * width * values
     if model.experts == 0:
         return hidden * width / entrance + inner / tp
     # Shared experts read the block's input, and are cut by tp as a dense block is.
-    shared = model.shared_ffn * width * (2 * model.activation.matrices - 2 - fused) / tp
+    shared = model.shared_ffn * width * values / tp
     # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32. Those
     # that came from other ranks are of the fullest one.
     load = expert_load(model, framework, columns["ep"])

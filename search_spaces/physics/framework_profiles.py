@@ -37,8 +37,9 @@ class Kept(Closed):
     # Further copies of keys and values, and of attention's answer.
     key_value_copies: int = 0
     attention_copies: int = 0
-    # SwiGLU keeps its two inputs alone; else what its SiLU returns as well.
-    fused_swiglu: bool = False
+    # Values as wide as the block that SwiGLU keeps: its two inputs, what its SiLU returns and what it returns itself; 3
+    # where SiLU is computed again, 2 where both are.
+    swiglu_values: int = 4
     # With sequence parallelism: the gathered input of a block; else its shard (Korthikanti et al. 2022, 4.2.2).
     gathered_inputs: bool = False
     # Masks of dropout.
@@ -126,6 +127,8 @@ class FrameworkProfile(Closed):
     overlapped_gathers: bool = False
     # The optimizer's state lies in the host's memory, and its processors step (ZeRO-Offload, Ren et al. 2021).
     host_optimizer: bool = False
+    # A script may read a whole checkpoint on every rank before weights are sharded.
+    loads_whole: bool = False
     # Products add their gradients up themselves.
     fused_accumulation: bool = False
     # Pipeline stages share the layers out with the head's work counted.
@@ -187,7 +190,7 @@ TRAINER_FLOAT32 = FrameworkProfile(
     reports=Reports.PROCESS,
     kept=Kept(
         norm_bytes=4,
-        fused_swiglu=True,
+        swiglu_values=3,
         gathered_inputs=True,
         fused_products=True,
         selective=Selective.PRODUCTS,
@@ -259,8 +262,9 @@ _OTHER_BFLOAT16 = replace(
 # which add up and are reduced in float32 (megatron/training/arguments.py, validate_args), masters and moments 12.
 # logit_bytes: 2 of the product and 4 of cross entropy's float32 copy, which softmax and gradient reuse
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
-# unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple: the
-# default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
+# unless switched off. swiglu_values: the fused SwiGLU keeps its input (core/fusions/fused_bias_swiglu.py), and the next
+# product what it reads. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple:
+# the default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
 # alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
 _MEGATRON_CORE_BFLOAT16 = replace(
     _OTHER_BFLOAT16,
@@ -270,7 +274,7 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     fused_accumulation=True,
     hidden_passes=10,
     vocab_multiple=128,
-    kept=Kept(),
+    kept=Kept(swiglu_values=3),
 )
 # fp16: gradients in 2 bytes, and a float32 copy of them beside the optimizer's 12 (Float16OptimizerWithFloat16Params in
 # megatron/core/optimizer/optimizer.py). float32: no copies at all, of logits neither.
@@ -337,6 +341,7 @@ FSDP = replace(
     logit_bytes=14,
     logit_passes=50 / 14,
     hidden_passes=20,
+    loads_whole=True,
     kept=Kept(fresh_gradients=True),
 )
 # With a loss that computes head and cross entropy together, some tokens at a time (Liger-Kernel, ops/
@@ -369,12 +374,13 @@ DEEPSPEED = replace(
 # jobs report max_memory_reserved (components/metrics.py), so that at the loss the room of the last step's gradients is
 # counted. parallel_logit_bytes: the loss over tp is made of torch's operations (components/loss.py at b5bcd76c,
 # _LossParallelCrossEntropy; torch/distributed/tensor/parallel/loss.py before): log-probabilities, zeros for the
-# gradient, their sum with the exponentials and its product with the loss's gradient, 4 each, beside the logits' room, 2.
+# gradient, their sum with the exponentials, its product with the loss's gradient, 4 each, and the logits' room, 2.
 TORCHTITAN = replace(
     FSDP,
     name="torchtitan FSDP2, bf16",
     reduce_bytes=4,
     parallel_logit_bytes=18,
+    loads_whole=False,
     reports=Reports.RESERVED,
     kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, fresh_gradients=True),
 )

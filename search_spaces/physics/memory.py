@@ -128,6 +128,25 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     return parts
 
 
+def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:
+    """Host memory of a node per plan for an optimizer's state that lies there; 0 where it does not."""
+    framework, pp = training.framework, columns["pp"]
+    if not framework.host_optimizer:
+        return np.zeros(len(pp))
+    held = [_held(training.model, framework, columns, stage).optimizer_weights for stage in (np.zeros_like(pp), pp - 1)]
+    here = np.minimum(training.cluster.devices_per_node, columns["tp"] * pp * columns["cp"] * columns["dp"])
+    offloaded: FloatColumn = np.maximum.reduce(held) * framework.optimizer_bytes * here
+    return offloaded
+
+
+def loaded_bytes(training: Training) -> float:
+    """Host memory of a node while each of its ranks holds a whole checkpoint, before weights are sharded (transformers'
+    from_pretrained without FSDP's cpu_ram_efficient_loading or DeepSpeed's zero.Init). No part of the peak."""
+    framework = training.framework
+    whole = training.model.parameters * framework.weight_bytes * training.cluster.devices_per_node
+    return whole if framework.loads_whole else 0.0
+
+
 def fullest(candidates: list[Parts]) -> Parts:
     """Per plan, the parts of the candidate whose sum is largest."""
     sums = np.stack([np.sum(list(parts.values()), axis=0) for parts in candidates])
@@ -155,14 +174,16 @@ def _moment(
 def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
     """Where no gradients exist before the backward pass. The allocator keeps their room, so only tensors tell."""
     tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
-    return (columns["zero_stage"] >= 2) & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1) & tells
+    alone: BoolColumn = (columns["zero_stage"] >= 2) & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1)
+    return alone & tells
 
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
     """Beside PyTorch's allocator: a context, and communicators of all ranks and of each kind of group."""
     groups = np.sum([columns[name] > 1 for name in ("tp", "pp", "cp", "dp", "ep")], axis=0)
     counted = training.framework.reports is Reports.PROCESS and training.cluster.device.kind is DeviceKind.CUDA
-    return outside_bytes(training) + COMMUNICATOR_BYTES * counted * (groups + (groups > 0))
+    outside: FloatColumn = outside_bytes(training) + COMMUNICATOR_BYTES * counted * (groups + (groups > 0))
+    return outside
 
 
 def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
@@ -230,7 +251,8 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
     width = framework.activation_bytes
     piped = framework.kept.torch_pipeline & (columns["pp"] > 1)
     returned = np.where(piped, width + (at_once - 1) * (width + FLOAT32_BYTES), 0.0)
-    return tokens * vocab * (per_logit + returned)
+    bytes_at_once: FloatColumn = tokens * vocab * (per_logit + returned)
+    return bytes_at_once
 
 
 def _loss_gradients(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
@@ -334,9 +356,9 @@ def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts
 
 
 def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
-    """ZeRO 3: whole weights of the ends and of two layers, or as many as it may leave; in a pipeline of all layers, which torch does not shard
-    again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a pipeline the last one's
-    weights are still there."""
+    """ZeRO 3: whole weights of the ends and of two layers, or all it may leave; in a pipeline of all layers, which torch
+    does not shard again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a pipeline
+    the last one's weights are still there."""
     piped, units = held.weights, 2
     if framework.kept.fsdp2 and at_loss:
         piped, units = held.weights - held.layers / columns["vpp"] * held.unit, 1
@@ -376,9 +398,11 @@ def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, l
 def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
 
-    Only without a pipeline, whose transfers let the device catch up, and where a second micro-batch follows."""
+    They pile up from one micro-batch to the next, in a pipeline from its steady state on; and there not where tp
+    crosses nodes (docs/explanation/physics-memory.md)."""
     model, framework = training.model, training.framework
     gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
-    where = gathered & (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1)
+    inside = (columns["pp"] == 1) | (columns["tp"] <= training.cluster.devices_per_node)
+    where = gathered & inside & (columns["grad_accum_steps"] > columns["pp"])
     each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
     return np.where(where, constants.late_buffers * each, 0.0)

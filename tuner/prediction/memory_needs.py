@@ -17,6 +17,7 @@ from meshtune.search_spaces.checks import InvalidValue, listed
 from meshtune.search_spaces.columns import RECOMPUTES, rows
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import estimate_memory, log_step
+from meshtune.search_spaces.physics.memory import loaded_bytes, offloaded_bytes
 from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
@@ -59,8 +60,8 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
 
 
 def memory_needs(space: Space, training: Training, calibration: Calibration = UNCALIBRATED) -> tuple[str, ...]:
-    """Why recomputation is open; and where no plan surely fits, the least memory and what would help, the smallest
-    change first. Nothing of a space whose plans are too many to be judged, or without a model."""
+    """Why recomputation is open; where no plan surely fits, the least memory and what would help, the smallest change
+    first; and what hosts need. Nothing of a space whose plans are too many to be judged, or without a model."""
     if not training.model.known or not (closed := _with(space, MAX_OPENED, recompute=(Recompute.NONE,))):
         return ()
     opened, why = open_recompute(closed, training)
@@ -74,7 +75,16 @@ def memory_needs(space: Space, training: Training, calibration: Calibration = UN
         peak, device = gibibytes(int(memory.peak_bytes[least])), gibibytes(training.cluster.device.memory_bytes)
         words = f"the least memory is {peak} of {device}, P(fits) {percent(fits[least])}, with {space[least].key}"
         needs += [f"no plan fits with {percent(SURE)}: {words}", *_remedies(space, training, calibration)]
-    return tuple(needs)
+    return (*needs, *_of_hosts(space, training))
+
+
+def _of_hosts(space: Space, training: Training) -> Sequence[str]:
+    """The memory of a node's host, which a peak of a device has no part of."""
+    offloaded, loaded = offloaded_bytes(training, space.columns), loaded_bytes(training)
+    least, most = (gibibytes(int(value)) for value in (offloaded.min(), offloaded.max()))
+    states = f"host memory of a node for the offloaded optimizer: {least} to {most}, by plan"
+    loading = f"host memory of a node to load, where every rank reads the whole checkpoint: {gibibytes(int(loaded))}"
+    return [*([states] if offloaded.any() else []), *([loading] if loaded else [])]
 
 
 def sure_plans(space: Space | None, training: Training, calibration: Calibration = UNCALIBRATED) -> int:
