@@ -179,10 +179,12 @@ def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
 
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
-    """Beside PyTorch's allocator: a context, and communicators of all ranks and of each kind of group."""
-    groups = np.sum([columns[name] > 1 for name in ("tp", "pp", "cp", "dp", "ep")], axis=0)
+    """Beside PyTorch's allocator: a context, and communicators of all ranks, of tensor or data parallelism, and of each
+    further kind of group. That tp has one of its own is left out, so that more tp never needs more."""
+    further = np.sum([columns[name] > 1 for name in ("pp", "cp", "ep")], axis=0)
+    several = columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"] > 1
     counted = training.framework.reports is Reports.PROCESS and training.cluster.device.kind is DeviceKind.CUDA
-    outside: FloatColumn = outside_bytes(training) + COMMUNICATOR_BYTES * counted * (groups + (groups > 0))
+    outside: FloatColumn = outside_bytes(training) + COMMUNICATOR_BYTES * counted * several * (2 + further)
     return outside
 
 
@@ -371,9 +373,8 @@ def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_
 def _reducing(training: Training, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
     """The ends' gradients as they are reduced, from ZeRO 2 on without a pipeline. FSDP2 holds what it reduces until the
     next reduction, so at the loss they are those of the micro-batch before; then the head's wait, unreduced, for the
-    embedding's; with a tied head autograd adds them up so of any code. Buckets of gradients: those of ZeRO 1 and 2 are
-    made for a backward pass, that of 3 stays (DeepSpeed edaa7221, zero/stage_1_and_2.py, setup_buckets, and stage3.py).
-    """
+    embedding's; with a tied head autograd adds them up so of any code. Buckets of gradients are there before the loss's
+    backward pass, in which logits take most (DeepSpeed edaa7221, zero/stage_1_and_2.py, setup_buckets; stage3.py)."""
     framework, zero, model = training.framework, columns["zero_stage"], training.model
     ends = np.where((zero == 2) | framework.kept.fsdp2, held.ends * framework.reduce_bytes, 0.0)
     where = (zero >= 2) & (columns["pp"] == 1)
@@ -383,8 +384,8 @@ def _reducing(training: Training, columns: Columns, held: _Held, *, at_loss: boo
     elif model.tied_head and not at_loss:
         ends = np.maximum(ends, head)
     buckets = framework.reduce_bucket * framework.gradient_bytes * (1 + (zero < 3) * framework.overlapped_gradients)
-    buckets = np.where((zero == 3) | ((zero > 0) & (not at_loss)), buckets, 0.0)
-    return np.where(columns["dp"] * columns["cp"] > 1, np.where(where, ends, 0.0) + buckets, 0.0)
+    reducing = np.where(where, ends, 0.0) + np.where(zero > 0, buckets, 0.0)
+    return np.where(columns["dp"] * columns["cp"] > 1, reducing, 0.0)
 
 
 def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
