@@ -264,8 +264,8 @@ _OTHER_BFLOAT16 = replace(
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
 # unless switched off. swiglu_values: the fused SwiGLU keeps its input (core/fusions/fused_bias_swiglu.py), and the next
 # product what it reads. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple:
-# the default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
-# alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
+# the default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and
+# gpt-neox alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts none, its DTensor unevenly.
 _MEGATRON_CORE_BFLOAT16 = replace(
     _OTHER_BFLOAT16,
     name="Megatron-Core, bf16",

@@ -13,7 +13,6 @@ from enum import StrEnum
 
 import numpy as np
 
-from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import (
     SCHEDULES,
     BoolColumn,
@@ -34,7 +33,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     Reports,
     on_device,
 )
-from meshtune.search_spaces.physics.training import USABLE_SHARE, Training, outside_bytes
+from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import fewer_layers
 
@@ -61,10 +60,6 @@ Parts = dict[MemoryPart, FloatColumn]
 
 # The columns' values of the schedules that compute gradients of inputs and of weights in separate passes.
 SPLITTING = [index for index, schedule in enumerate(SCHEDULES) if schedule.splits_backward]
-# Of one communicator of NCCL: some 24 channels on NVLink, each with a connection in a ring and two in a tree, of 10 MiB
-# where it receives and 2 where it sends (NVIDIA/nccl issue 1685 counts these allocations; issue 864 saw 1.6 GB with the
-# context). More ranks take no more, communicators do (issue 986).
-COMMUNICATOR_BYTES = 24 * 3 * 12 * 2**20
 # Of `memory_offset_bytes`, what tensors are told of: workspaces of cuBLAS, 32 MiB each on Hopper; the rest is the
 # allocator's.
 WORKSPACES_SHARE = 0.25
@@ -179,13 +174,12 @@ def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
 
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
-    """Beside PyTorch's allocator: a context, and communicators of all ranks, of tensor or data parallelism, and of each
-    further kind of group. That tp has one of its own is left out, so that more tp never needs more."""
-    further = np.sum([columns[name] > 1 for name in ("pp", "cp", "ep")], axis=0)
-    several = columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"] > 1
-    counted = training.framework.reports is Reports.PROCESS and training.cluster.device.kind is DeviceKind.CUDA
-    outside: FloatColumn = outside_bytes(training) + COMMUNICATOR_BYTES * counted * several * (2 + further)
-    return outside
+    """Beside PyTorch's allocator; with a communicator for each kind of group beyond those of tensor and data
+    parallelism. Sends between stages share one buffer (NVIDIA/nccl issue 1450)."""
+    outside = outside_bytes(training)
+    further = np.sum([columns[name] > 1 for name in ("cp", "ep")], axis=0)
+    counted: FloatColumn = outside + further * COMMUNICATOR_BYTES[training.cluster.device.kind] * (outside > 0)
+    return counted
 
 
 def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
@@ -358,9 +352,9 @@ def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts
 
 
 def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
-    """ZeRO 3: whole weights of the ends and of two layers, or all it may leave; in a pipeline of all layers, which torch
-    does not shard again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a pipeline
-    the last one's weights are still there."""
+    """ZeRO 3: whole weights of the ends and of two layers, or all it may leave; in a pipeline of all layers, which
+    torch does not shard again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a
+    pipeline the last one's weights are still there."""
     piped, units = held.weights, 2
     if framework.kept.fsdp2 and at_loss:
         piped, units = held.weights - held.layers / columns["vpp"] * held.unit, 1
@@ -399,11 +393,9 @@ def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, l
 def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
 
-    They pile up from one micro-batch to the next, in a pipeline from its steady state on; and there not where tp
-    crosses nodes (docs/explanation/physics-memory.md)."""
+    Only without a pipeline, whose transfers let the device catch up, and where a second micro-batch follows."""
     model, framework = training.model, training.framework
     gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
-    inside = (columns["pp"] == 1) | (columns["tp"] <= training.cluster.devices_per_node)
-    where = gathered & inside & (columns["grad_accum_steps"] > columns["pp"])
+    where = gathered & (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1)
     each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
     return np.where(where, constants.late_buffers * each, 0.0)

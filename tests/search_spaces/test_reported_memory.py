@@ -1,4 +1,4 @@
-"""Memory that people reported of real runs, beside what is predicted; settings and outcomes are facts of the threads."""
+"""Memory that people reported of real runs, beside what is predicted; settings and outcomes are facts of threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from meshtune.search_spaces.cluster import ClusterSpec
+from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import layer_bytes
@@ -30,17 +30,17 @@ from meshtune.search_spaces.physics.framework_profiles import (
     Reports,
 )
 from meshtune.search_spaces.physics.memory import (
-    COMMUNICATOR_BYTES,
     MemoryPart,
     loaded_bytes,
     memory_parts,
     offloaded_bytes,
 )
-from meshtune.search_spaces.physics.training import Training, usable_bytes
+from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, Training, usable_bytes
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 
 GIB = 2**30
+CUDA = DeviceKind.CUDA
 # torchtitan pull 97's; of meshtune's presets none has its shapes.
 SEVEN = ModelSpec(name="7B", layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000, seq_len=2048)
 ALLOCATED = replace(TORCHTITAN, reports=Reports.ALLOCATED)
@@ -158,11 +158,12 @@ def test_zero_3_of_deepspeed_may_leave_a_billion_weights_gathered():
         parts(model, where, replace(DEEPSPEED, live_weights=live, reduce_bucket=0), **plan)[MemoryPart.GATHERED]
         for live in (0, 3e9)
     )
-    assert (none < more) and more == pytest.approx(2 * 3e9 / GIB)
+    assert none < more
+    assert more == pytest.approx(2 * 3e9 / GIB)
 
 
 def test_the_gradient_of_a_tied_head_waits_for_the_embeddings():
-    # Without the logits a layer's backward pass is the fullest. The untied model gathers its head beside, as many bytes.
+    # Without logits a layer's backward pass is the fullest. The untied model gathers its head beside, as many bytes.
     tied, code = replace(preset("llama3.2-3b", 2048), tied_head=True), replace(FSDP, logit_bytes=0.001)
     plan = {"dp": 8, "zero_stage": 3, "micro_batch_size": 4, "recompute": "full"}
     models = (tied, replace(tied, tied_head=False))
@@ -180,17 +181,18 @@ def test_a_process_holds_more_than_its_allocator_and_that_more_than_its_tensors(
     copies = allocator[MemoryPart.BUFFERS] - tensors[MemoryPart.BUFFERS]
     assert copies == pytest.approx(tensors[MemoryPart.WEIGHTS] + 0.75 * DEFAULTS.memory_offset_bytes / GIB)
     libraries = process[MemoryPart.BUFFERS] - allocator[MemoryPart.BUFFERS]
-    assert libraries == pytest.approx((8e8 + 3 * COMMUNICATOR_BYTES) / GIB)
+    assert libraries == pytest.approx((8e8 + 2 * COMMUNICATOR_BYTES[CUDA]) / GIB)
 
 
-def test_one_rank_alone_has_no_communicator():
-    for plan, more in (({}, 0), ({"dp": 2}, 2), ({"dp": 2, "ep": 2}, 3), ({"pp": 2, "cp": 2}, 4)):
-        here, bare = (
-            parts(preset("mixtral-8x7b", 4096), cluster("dgx-h100"), replace(TRAINER_BFLOAT16, reports=one), **plan)
-            for one in (Reports.PROCESS, Reports.RESERVED)
-        )
-        outside = (here[MemoryPart.BUFFERS] - bare[MemoryPart.BUFFERS]) * GIB
-        assert outside == pytest.approx(8e8 + more * COMMUNICATOR_BYTES)
+@pytest.mark.parametrize(
+    ("plan", "communicators"), [({"dp": 8}, 2), ({"dp": 8, "ep": 2}, 3), ({"cp": 2, "dp": 4, "ep": 2}, 4)]
+)
+def test_communicators_grow_with_the_kinds_of_groups(plan, communicators):
+    here, bare = (
+        gib(preset("mixtral-8x7b", 4096), cluster("dgx-h100"), replace(TRAINER_BFLOAT16, reports=one), **plan)
+        for one in (Reports.PROCESS, Reports.RESERVED)
+    )
+    assert here - bare == pytest.approx((8e8 + communicators * COMMUNICATOR_BYTES[CUDA]) / GIB)
 
 
 def test_llama_3_405b_fits_in_its_own_setting():
@@ -202,7 +204,8 @@ def test_llama_3_405b_fits_in_its_own_setting():
     code = replace(code, kept=replace(code.kept, swiglu_values=2))
     training = Training(preset("llama3-405b", 8192), cluster("dgx-h100", 2048), code)
     estimate = estimate_memory(training, columns_of([Plan(**plan)]))
-    assert estimate.peak_bytes[0] < usable_bytes(training) and estimate.fits(usable_bytes(training))[0] > 0.5
+    assert estimate.peak_bytes[0] < usable_bytes(training)
+    assert estimate.fits(usable_bytes(training))[0] > 0.5
 
 
 def test_kimi_k2_counts_a_trillion_weights():

@@ -25,6 +25,8 @@ from meshtune.tuner.campaign.units import gibibytes, percent
 
 # A plan surely fits from this probability on.
 SURE = 0.9
+# No usual host has more memory than so many times that of its devices: 2 TB over 640 GB in a DGX H100 and in AWS' p5.
+USUAL_HOST = 4
 # Recomputation is open where speed times probability to fit of the best plan grows by this share.
 GAIN = 0.1
 # Of legal plans so many are judged, in 0.2 seconds whenever a spec is read.
@@ -79,12 +81,13 @@ def memory_needs(space: Space, training: Training, calibration: Calibration = UN
 
 
 def _of_hosts(space: Space, training: Training) -> Sequence[str]:
-    """The memory of a node's host, which a peak of a device has no part of."""
+    """The memory of a node's host, which a peak of a device has no part of; to load where it is much."""
     offloaded, loaded = offloaded_bytes(training, space.columns), loaded_bytes(training)
     least, most = (gibibytes(int(value)) for value in (offloaded.min(), offloaded.max()))
     states = f"host memory of a node for the offloaded optimizer: {least} to {most}, by plan"
     loading = f"host memory of a node to load, where every rank reads the whole checkpoint: {gibibytes(int(loaded))}"
-    return [*([states] if offloaded.any() else []), *([loading] if loaded else [])]
+    usual = USUAL_HOST * training.cluster.devices_per_node * training.cluster.device.memory_bytes
+    return [*([states] if offloaded.any() else []), *([loading] if loaded > usual else [])]
 
 
 def sure_plans(space: Space | None, training: Training, calibration: Calibration = UNCALIBRATED) -> int:
