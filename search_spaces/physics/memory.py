@@ -393,9 +393,11 @@ def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, l
 def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
 
-    Only without a pipeline, whose transfers let the device catch up, and where a second micro-batch follows."""
+    Without a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the
+    device is not behind (docs/explanation/physics-memory.md)."""
     model, framework = training.model, training.framework
     gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
-    where = gathered & (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1)
+    inside = (columns["pp"] > 1) & (columns["tp"] <= training.cluster.devices_per_node)
+    where = gathered & (inside | (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1))
     each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
     return np.where(where, constants.late_buffers * each, 0.0)
