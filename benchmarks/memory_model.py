@@ -17,7 +17,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, Reports
 from meshtune.search_spaces.physics.memory import MemoryPart, stage_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
@@ -81,7 +81,7 @@ def main(wanted: str) -> None:
             continue
         cluster = ClusterSpec(name="any", nodes=1, devices_per_node=plan.world_size, device=DEVICE)
         router, imbalance = (Router.SKEWED, 3.0) if model is SKEWED else (Router.BALANCED, None)
-        framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, whole_process=False)
+        framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, reports=Reports.ALLOCATED)
         training, columns = Training(model, cluster, framework), columns_of([plan])
         job = TrainerJob(
             name="exact",

@@ -45,17 +45,18 @@ MEGATRON_CORE = FrameworkProfile(
     overlapped_gathers=True,
     fused_accumulation=True,
     hidden_passes=10,
-    kept=Kept(dropout=True),
+    kept=Kept(dropout=True, swiglu_values=3),
 )
 # From memory of Dubey et al. 2024, section 3.3: gradients add up and are reduced in float32; FSDP shards optimizer and
 # gradients and does not shard the weights again after the forward pass (ZeRO 2); it gathers weights ahead, beside the
 # forward pass; the first and the last stage hold a layer less. Whether tensor parallelism overlaps and whether products
-# add up their gradients is not known: taken for not.
+# add up their gradients is not known: taken for not. swiglu_values: as of xformers' SwiGLU (ops/swiglu_op.py), which is
+# Meta's, too.
 LLAMA = replace(
     MEGATRON_CORE,
     name="Meta's code for Llama 3, bf16",
     overlaps_tensor=False,
     fused_accumulation=False,
     balances_head=True,
-    kept=Kept(),
+    kept=Kept(swiglu_values=2),
 )

@@ -31,6 +31,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     MEGATRON_DEEPSPEED,
     NANOTRON,
     FrameworkProfile,
+    Reports,
 )
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
@@ -84,22 +85,34 @@ NAMES: tuple[tuple[str, str], ...] = (
     ("llama", "llama"),
 )
 # By the beginning of a name that tables give a model with latent attention, whose widths they do not state, the preset
-# that has them; a table's model has fewer layers, of which as many are taken to be dense as in the whole one.
+# that has them; a table's model has fewer layers, of which LATENT_DENSE are dense.
 LATENT: Mapping[str, str] = {"deepseekv2-l": "deepseek-v2", "deepseekv3-l": "deepseek-v3"}
+# SimuMax's have one (docs/b200/b200_release_v1.2_summary.md: "DeepSeekV3 formal rows use dense_layers=1").
+LATENT_DENSE = 1
+# By table, what its memory column says, where that is not what the code's jobs report: BLOOM's logs and Sailor's
+# (ae_scripts/clariden_scripts/process_results.py: the total) what nvidia-smi does, LUMI's max_memory_reserved.
+REPORTS: Mapping[str, Reports] = {
+    "a100_v100_bigscience": Reports.PROCESS,
+    "gh200_sailor": Reports.PROCESS,
+    "lumi_mi250x": Reports.RESERVED,
+}
 # Below this many weights a step of a functional test is launching alone.
 LEAST_PARAMETERS = 1e9
 RECOMPUTES: Mapping[str | None, Recompute] = {None: Recompute.NONE} | {str(one): one for one in Recompute}
 MEGATRON_BF16 = replace(
-    # DeepSpeed's BF16_Optimizer adds gradients up in float32 beside the bf16 ones, and reduces the sums.
+    # DeepSpeed's BF16_Optimizer adds gradients up in float32 beside the bf16 ones, and reduces the sums; they are what
+    # the optimizer reads.
     MEGATRON_DEEPSPEED,
     name="Megatron-DeepSpeed, bf16",
     dtype="bfloat16",
     gradient_bytes=6,
+    optimizer_bytes=12,
     reduce_bytes=4,
 )
 
 
-MEGATRON_FLOAT32 = replace(MEGATRON_CORE_TF32, kept=replace(MEGATRON_CORE_TF32.kept, dropout=True))
+# Dropout is on by default (megatron/training/arguments.py: 0.1 of attention and of hidden states).
+DROPOUT = replace(MEGATRON_CORE["bfloat16"].kept, dropout=True)
 GPT: Mapping[str, Any] = {"norm": Norm.LAYERNORM, "activation": Activation.GELU, "position": Position.LEARNED}
 
 
@@ -265,8 +278,10 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
         known = {"bf16": INTERNEVO}
     else:
         known = {short: MEGATRON_CORE[dtype] for short, dtype in (("bf16", "bfloat16"), ("fp16", "float16"))}
-        known["fp32"] = MEGATRON_FLOAT32
-        if "unfused" in row.model:
+        known["fp32"] = MEGATRON_CORE_TF32  # Sailor's, whose models have no dropout (sailor/models)
+        if family == "megatron":
+            known |= {name: replace(code, kept=DROPOUT) for name, code in known.items()}
+        if "unfused" in row.model or "local" in row.model:
             known |= {name: replace(code, fused_attention=False) for name, code in known.items()}
         if family == "gpt" and not any(name in row.hardware.lower() for name in MEGATRON_DEVICES):
             known |= {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_BF16}
@@ -277,6 +292,8 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
     if precision not in known:
         raise LeftOut("unknown precision for the training code", f"{precision} of {row.model}")
     framework = known[precision]
+    if (reports := REPORTS.get(Path(row.file).stem)) is not None:
+        framework = replace(framework, reports=reports)
     if framework.dtype not in cluster.device.peak_flops:
         raise TableError(f"{row.place}: the cluster preset {cluster.name} has no peak FLOP/s for {framework.dtype}")
     return framework
@@ -312,7 +329,8 @@ def _latent(row: Row) -> ModelSpec:
     known = {field: getattr(whole, field) for field in own}
     if own != known:
         raise LeftOut("other shapes than the model of its name", f"{row.model}: {own}, {name}: {known}")
-    return replace(whole, name=row.model, layers=row.layers, seq_len=row.seq_len, mtp_layers=0)
+    own = {"layers": row.layers, "dense_layers": LATENT_DENSE, "seq_len": row.seq_len, "mtp_layers": 0}
+    return replace(whole, name=row.model, **own)
 
 
 def _of_stated_size(row: Row, candidates: Sequence[ModelSpec], guess: bool) -> ModelSpec:

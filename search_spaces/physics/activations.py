@@ -147,15 +147,16 @@ def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:
 def _feed_forward(
     model: ModelSpec, framework: FrameworkProfile, columns: Columns, tp: FloatColumn, entrance: FloatColumn
 ) -> FloatColumn:
-    """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn, or
-    3 where SwiGLU keeps its inputs alone."""
+    """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn, or as
+    many as SwiGLU keeps."""
     width, hidden = framework.activation_bytes, model.hidden
-    fused = framework.kept.fused_swiglu and model.activation is Activation.SWIGLU
-    inner = model.ffn * width * (2 * model.activation.matrices - 2 - fused)
+    swiglu = model.activation is Activation.SWIGLU
+    values = framework.kept.swiglu_values if swiglu else 2 * model.activation.matrices - 2
+    inner = model.ffn * width * values
     if model.experts == 0:
         return hidden * width / entrance + inner / tp
     # Shared experts read the block's input, and are cut by tp as a dense block is.
-    shared = model.shared_ffn * width * (2 * model.activation.matrices - 2 - fused) / tp
+    shared = model.shared_ffn * width * values / tp
     # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32. Those
     # that came from other ranks are of the fullest one.
     load = expert_load(model, framework, columns["ep"])
@@ -208,6 +209,13 @@ def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
     for product in of_attention:
         attention = attention - product.outputs / sides[product.cut]
     gated = model.activation.matrices - 1 - sum(product.cut is CutSide.OUTPUTS for product in of_block)
+    down = hidden * all(product.cut is CutSide.OUTPUTS for product in of_block)
+    if model.experts and framework.kept.selective is Selective.HALF_PRODUCTS:
+        # Grouped products are not among those kept; what the choice of experts returned and what was sent are.
+        sent = 2 * model.top_k * hidden * (columns["ep"] > 1) * expert_load(model, framework, columns["ep"])
+        shared = (model.shared_ffn * gated / tp + down + summed) * (model.shared_ffn > 0)
+        chosen = model.top_k * (INDEX_BYTES + FLOAT32_BYTES) + model.heads * FLOAT32_BYTES / tp
+        return tokens * (width * (attention + shared + sent) + chosen)
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
@@ -215,7 +223,6 @@ def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
         experts = model.top_k * hidden * (3 + 2 * (columns["ep"] > 1) * load)
         inner = (model.top_k * load * model.ffn * gated + model.shared_ffn * (model.activation.matrices - 1)) / tp
         return tokens * width * (attention + outside + experts + inner)
-    down = hidden * all(product.cut is CutSide.OUTPUTS for product in of_block)
     inner = model.ffn * gated / tp + down + summed
     return tokens * (width * (attention + inner) + model.heads * FLOAT32_BYTES / tp)
 

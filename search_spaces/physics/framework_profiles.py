@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.search_spaces.checks import Checks, Closed
+from meshtune.search_spaces.checks import Checks, Closed, StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn, IntColumn
 from meshtune.search_spaces.model import ModelSpec
@@ -16,6 +16,16 @@ from meshtune.search_spaces.plan import LOSS_CHUNKS, Selective
 
 # Of one chunk of the built-in trainer's loss (runners/trainer/head.py).
 FEWEST_CHUNK_TOKENS = 1024
+
+
+class Reports(StrEnum):
+    """The memory that a code's jobs report. ALLOCATED: tensors at one moment (torch.cuda.max_memory_allocated).
+    RESERVED: what PyTorch's allocator took from the device and keeps, whatever moment needed it
+    (max_memory_reserved). PROCESS: that with the context and the libraries' buffers (nvidia-smi)."""
+
+    ALLOCATED = "allocated"
+    RESERVED = "reserved"
+    PROCESS = "process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +37,9 @@ class Kept(Closed):
     # Further copies of keys and values, and of attention's answer.
     key_value_copies: int = 0
     attention_copies: int = 0
-    # SwiGLU keeps its two inputs alone; else what its SiLU returns as well.
-    fused_swiglu: bool = False
+    # Values as wide as the block that SwiGLU keeps: its two inputs, what its SiLU returns and what it returns itself; 3
+    # where SiLU is computed again, 2 where both are.
+    swiglu_values: int = 4
     # With sequence parallelism: the gathered input of a block; else its shard (Korthikanti et al. 2022, 4.2.2).
     gathered_inputs: bool = False
     # Masks of dropout.
@@ -48,6 +59,12 @@ class Kept(Closed):
     fsdp2: bool = False
     # ZeRO 3 shards the float32 weights and has no other copy.
     master_is_shard: bool = False
+    # Gradients are freed by the step (set_to_none): at the loss of a step's only micro-batch there are none.
+    fresh_gradients: bool = False
+    # Gradients are copied into the buckets that are reduced, two of them where that overlaps.
+    copied_buckets: bool = False
+    # Weights were copied into flat buffers when the optimizer was made, and the allocator keeps the room of the first.
+    flat_copies: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +85,9 @@ class FrameworkProfile(Closed):
     # Bytes per gradient reduced over data-parallel ranks, and per weight gathered by ZeRO.
     reduce_bytes: float
     gather_bytes: float
-    # Bytes per logit at the loss's peak, all copies together.
+    # Bytes per logit at the loss's peak, all copies together; and where tp cuts the vocabulary, 0 being the same.
     logit_bytes: float
+    parallel_logit_bytes: float = 0.0
     # Number format of the layers' products, such as float8 or float4, where the device has a rate for it; else `dtype`.
     product_dtype: str = ""
     # The matrix of attention scores is never kept (Dao et al. 2022).
@@ -120,6 +138,8 @@ class FrameworkProfile(Closed):
     overlapped_gathers: bool = False
     # The optimizer's state lies in the host's memory, and its processors step (ZeRO-Offload, Ren et al. 2021).
     host_optimizer: bool = False
+    # A script may read a whole checkpoint on every rank before weights are sharded.
+    loads_whole: bool = False
     # Products add their gradients up themselves.
     fused_accumulation: bool = False
     # Pipeline stages share the layers out with the head's work counted.
@@ -129,8 +149,9 @@ class FrameworkProfile(Closed):
     vocab_multiple: int = 1
     # The load of the busiest expert over the mean (search_spaces/routing.py); 1 where nobody knows it.
     imbalance: float = 1.0
-    # Its jobs report what a rank's process holds of an accelerator; else what PyTorch's allocator does.
-    whole_process: bool = False
+    # Weights that ZeRO 3 may leave gathered.
+    live_weights: float = 0.0
+    reports: Reports = Reports.ALLOCATED
     kept: Kept = Kept()
 
     def _check(self, checks: Checks) -> None:
@@ -174,11 +195,11 @@ TRAINER_FLOAT32 = FrameworkProfile(
     selective_launches=10.0,
     probed=True,
     overlapped_gathers=True,
-    whole_process=True,
     bucket_weights=4e7,
+    reports=Reports.PROCESS,
     kept=Kept(
         norm_bytes=4,
-        fused_swiglu=True,
+        swiglu_values=3,
         gathered_inputs=True,
         fused_products=True,
         selective=Selective.PRODUCTS,
@@ -242,17 +263,18 @@ _OTHER_BFLOAT16 = replace(
     full_launches=1.0,
     selective_launches=0.0,
     probed=False,
-    whole_process=False,
     bucket_weights=0,
+    reports=Reports.ALLOCATED,
 )
 # Megatron-Core with its distributed optimizer. bf16: 18 bytes per weight, of which 12 are the optimizer's and are
 # sharded (megatron/training/theoretical_memory_usage.py: 18, or 6 + 12 / data-parallel size): weights 2, gradients 4,
 # which add up and are reduced in float32 (megatron/training/arguments.py, validate_args), masters and moments 12.
 # logit_bytes: 2 of the product and 4 of cross entropy's float32 copy, which softmax and gradient reuse
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
-# unless switched off. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple: the
-# default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and gpt-neox
-# alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts no vocabulary, and its DTensor unevenly.
+# unless switched off. swiglu_values: the fused SwiGLU keeps its input (core/fusions/fused_bias_swiglu.py), and the next
+# product what it reads. hidden_passes as for Megatron-DeepSpeed, whose fused kernels these grew from. vocab_multiple:
+# the default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and
+# gpt-neox alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts none, its DTensor unevenly.
 # bucket_weights: max(40,000,000, 1,000,000 * replicas) (megatron/core/distributed/distributed_data_parallel.py).
 _MEGATRON_CORE_BFLOAT16 = replace(
     _OTHER_BFLOAT16,
@@ -264,7 +286,7 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     vocab_multiple=128,
     bucket_weights=4e7,
     bucket_weights_per_rank=1e6,
-    kept=Kept(),
+    kept=Kept(swiglu_values=3),
 )
 # fp16: gradients in 2 bytes, and a float32 copy of them beside the optimizer's 12 (Float16OptimizerWithFloat16Params in
 # megatron/core/optimizer/optimizer.py). float32: no copies at all, of logits neither.
@@ -300,7 +322,7 @@ MEGATRON_DEEPSPEED = replace(
     fused_accumulation=False,
     bucket_weights=5e8,
     bucket_weights_per_rank=0,
-    kept=Kept(dropout=True),
+    kept=Kept(dropout=True, flat_copies=True),
 )
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
 # in optim/gradient_accumulator.py, and 2 of the backward pass's own, which go only after it (or into DDP's buckets,
@@ -322,23 +344,40 @@ NANOTRON = replace(
     slice_s=7.8e-6,
     bucket_weights=6.55e6,
     balances_head=True,
+    reports=Reports.RESERVED,
     kept=Kept(key_value_copies=1, late_buffers=True),
 )
 # torch FSDP as Composer uses it: float32 shards, bf16 compute and communication, gradients reduced every micro-batch.
+# logit_bytes: transformers' loss (loss/loss_utils.py, ForCausalLMLoss) casts the logits, and its answer holds them (2);
+# in the backward pass of torch's cross entropy there are the log-probabilities, and the gradients of them and of the
+# cast logits (4 each). A compiled loss fuses these (2 + 4 + 4). logit_passes: 50 bytes read and written.
+_COMPILED_LOSS: Mapping[str, Any] = {"logit_bytes": 10, "logit_passes": 5, "parallel_logit_bytes": 0}
 FSDP = replace(
     _OTHER_BFLOAT16,
     name="torch FSDP, bf16",
     weight_bytes=4,
     optimizer_bytes=8,
     reduce_bytes=2,
-    logit_bytes=10,
+    logit_bytes=14,
+    logit_passes=50 / 14,
     hidden_passes=20,
-    kept=Kept(),
+    loads_whole=True,
+    kept=Kept(fresh_gradients=True),
 )
+# With a loss that computes head and cross entropy together, some tokens at a time (Liger-Kernel, ops/
+# fused_linear_cross_entropy.py: hidden states' bytes at once, hence vocab / hidden chunks, some 32; cut cross entropy,
+# Wijmans et al. 2024, arXiv 2411.09009, has no logits at all).
+FSDP_FUSED_LOSS = replace(
+    FSDP, name="torch FSDP, bf16, fused loss", **_COMPILED_LOSS, kept=replace(FSDP.kept, loss_chunks=32)
+)
+# Weights, gradients and AdamW's moments in 16 bits, as of a script that loads the model in bfloat16 and makes torch's
+# optimizer of it: 8 bytes a weight.
+FSDP_PURE_BF16 = replace(FSDP, name="torch FSDP, bf16 alone", weight_bytes=2, gradient_bytes=2, optimizer_bytes=4)
 # DeepSpeed's own ZeRO in bf16: gradients add up and are reduced in the weights' format (runtime/engine.py at 0.19.8,
 # get_data_types and communication_data_type), beside them the float32 master, moments and, while it steps, gradient
 # (runtime/zero/stage_1_and_2.py); reductions overlap with stage 3 only (zero/config.py, overlap_comm). Models are taken
-# to be transformers', whose loss casts the logits: 2 + 4, and their gradient 4.
+# to be transformers', with its loss. bucket_weights, live_weights: defaults of reduce_bucket_size and of
+# stage3_max_live_parameters (zero/config.py).
 DEEPSPEED = replace(
     FSDP,
     name="DeepSpeed, bf16",
@@ -347,14 +386,30 @@ DEEPSPEED = replace(
     optimizer_bytes=16,
     overlapped_gradients=False,
     bucket_weights=5e8,
+    live_weights=1e9,
+    kept=Kept(copied_buckets=True),
 )
 # torchtitan: FSDP2 with float32 shards, gradients reduced in float32 (mixed_precision_reduce), torch's pipelines;
-# its selective recomputation keeps every second product's result (distributed/activation_checkpoint.py at 0.3.0).
+# its selective recomputation keeps every second product's result (distributed/activation_checkpoint.py at 0.3.0). Its
+# jobs report max_memory_reserved (components/metrics.py), so that at the loss the room of the last step's gradients is
+# counted. parallel_logit_bytes: the loss over tp is made of torch's operations (components/loss.py at b5bcd76c,
+# _LossParallelCrossEntropy; torch/distributed/tensor/parallel/loss.py before): log-probabilities, zeros for the
+# gradient, their sum with the exponentials, its product with the loss's gradient, 4 each, and the logits' room, 2.
 TORCHTITAN = replace(
     FSDP,
     name="torchtitan FSDP2, bf16",
     reduce_bytes=4,
-    kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS),
+    parallel_logit_bytes=18,
+    loads_whole=False,
+    reports=Reports.RESERVED,
+    kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, fresh_gradients=True),
+)
+# [compile] components = ["model", "loss"]; and besides ChunkedLossWrapper with its eight chunks.
+TORCHTITAN_COMPILED = replace(TORCHTITAN, name=f"{TORCHTITAN.name}, compiled", **_COMPILED_LOSS)
+TORCHTITAN_CHUNKED = replace(
+    TORCHTITAN_COMPILED,
+    name=f"{TORCHTITAN.name}, compiled, loss in chunks",
+    kept=replace(TORCHTITAN.kept, loss_chunks=8),
 )
 # InternEvo (InternLM/InternEvo at c628a8c): gradients are reduced over all data-parallel ranks beside the last backward
 # pass, in buckets of 512 * 2^20 (configs/7B_internlm2.py); after the step each rank of a `zero1` group broadcasts its

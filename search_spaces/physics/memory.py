@@ -28,8 +28,13 @@ from meshtune.search_spaces.columns import (
 from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile, on_device
-from meshtune.search_spaces.physics.training import Training, outside_bytes
+from meshtune.search_spaces.physics.framework_profiles import (
+    FEWEST_CHUNK_TOKENS,
+    FrameworkProfile,
+    Reports,
+    on_device,
+)
+from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.stages import KindsHeld, kinds_held, stages_apart
 
@@ -56,8 +61,9 @@ Parts = dict[MemoryPart, FloatColumn]
 
 # The columns' values of the schedules that compute gradients of inputs and of weights in separate passes.
 SPLITTING = [index for index, schedule in enumerate(SCHEDULES) if schedule.splits_backward]
-# Of the device's memory: how far the allocator lets buffers pile up that it could have back.
-CACHED_SHARE = 0.8
+# Of `memory_offset_bytes`, what tensors are told of: workspaces of cuBLAS, 32 MiB each on Hopper; the rest is the
+# allocator's.
+WORKSPACES_SHARE = 0.25
 
 
 def memory_parts(training: Training, columns: Columns, constants: Constants) -> Parts:
@@ -99,18 +105,44 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     shares = (columns["zero_stage"] == 1) & (columns["dp"] * columns["cp"] > 1)
     reduced = np.where(shares, held.optimizer_weights * FLOAT32_BYTES, 0.0)
 
-    factor = constants.activation_factor
+    factor, gradients = constants.activation_factor, states[MemoryPart.GRADIENTS]
+    early = np.where(_fresh(framework, columns), 0.0, gradients)
     moments: list[Parts] = [
-        _moment(kept * factor + last_norm * factor, logits * factor, at_loss, held.is_last),
-        _moment(backward * factor, nothing, later, None),
-        _moment(nothing, nothing, reduced, None),
+        _moment(kept * factor + last_norm * factor, logits * factor, at_loss, early, held.is_last),
+        _moment(backward * factor, nothing, later, early, None),
+        _moment(nothing, nothing, reduced, gradients, None),
     ]
     parts = states | fullest(moments)
-    beside = constants.memory_offset_bytes + outside_bytes(training)
+    offset = WORKSPACES_SHARE if framework.reports is Reports.ALLOCATED else 1.0
+    beside = constants.memory_offset_bytes * offset + _outside(training, columns)
     parts[MemoryPart.BUFFERS] = beside + _received(framework, columns, stage, layer)
-    if framework.kept.late_buffers:
-        parts[MemoryPart.BUFFERS] += _late(training, columns, constants, parts)
+    cached = _late(training, columns, constants) if framework.kept.late_buffers else nothing
+    if framework.kept.flat_copies and framework.reports is not Reports.ALLOCATED:
+        cached = cached + states[MemoryPart.WEIGHTS]
+    # What the allocator could have back is given back before memory runs out, so it never fills it.
+    device = training.cluster.device
+    room = USABLE_SHARE[device.kind] * device.memory_bytes - np.sum(list(parts.values()), axis=0)
+    parts[MemoryPart.BUFFERS] += np.clip(cached, 0.0, np.maximum(room, 0.0))
     return parts
+
+
+def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:
+    """Host memory of a node per plan for an optimizer's state that lies there; 0 where it does not."""
+    framework, pp = training.framework, columns["pp"]
+    if not framework.host_optimizer:
+        return np.zeros(len(pp))
+    held = [_held(training.model, framework, columns, stage).optimizer_weights for stage in (np.zeros_like(pp), pp - 1)]
+    here = np.minimum(training.cluster.devices_per_node, columns["tp"] * pp * columns["cp"] * columns["dp"])
+    offloaded: FloatColumn = np.maximum.reduce(held) * framework.optimizer_bytes * here
+    return offloaded
+
+
+def loaded_bytes(training: Training) -> float:
+    """Host memory of a node while each of its ranks holds a whole checkpoint, before weights are sharded (transformers'
+    from_pretrained without FSDP's cpu_ram_efficient_loading or DeepSpeed's zero.Init). No part of the peak."""
+    framework = training.framework
+    whole = training.model.parameters * framework.weight_bytes * training.cluster.devices_per_node
+    return whole if framework.loads_whole else 0.0
 
 
 def fullest(candidates: list[Parts]) -> Parts:
@@ -120,10 +152,37 @@ def fullest(candidates: list[Parts]) -> Parts:
     return {part: np.choose(chosen, [parts[part] for parts in candidates]) for part in candidates[0]}
 
 
-def _moment(activations: FloatColumn, logits: FloatColumn, gathered: FloatColumn, where: BoolColumn | None) -> Parts:
+def _moment(
+    activations: FloatColumn,
+    logits: FloatColumn,
+    gathered: FloatColumn,
+    gradients: FloatColumn,
+    where: BoolColumn | None,
+) -> Parts:
     """where: the plans that have this moment at all."""
-    parts = {MemoryPart.ACTIVATIONS: activations, MemoryPart.LOGITS: logits, MemoryPart.GATHERED: gathered}
+    parts = {
+        MemoryPart.ACTIVATIONS: activations,
+        MemoryPart.LOGITS: logits,
+        MemoryPart.GATHERED: gathered,
+        MemoryPart.GRADIENTS: gradients,
+    }
     return parts if where is None else {part: np.where(where, value, 0.0) for part, value in parts.items()}
+
+
+def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
+    """Where no gradients exist before the backward pass. The allocator keeps their room, so only tensors tell."""
+    tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
+    alone: BoolColumn = (columns["zero_stage"] >= 2) & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1)
+    return alone & tells
+
+
+def _outside(training: Training, columns: Columns) -> FloatColumn:
+    """Beside PyTorch's allocator; with a communicator for each kind of group beyond those of tensor and data
+    parallelism. Sends between stages share one buffer (NVIDIA/nccl issue 1450)."""
+    outside = outside_bytes(training)
+    further = np.sum([columns[name] > 1 for name in ("cp", "ep")], axis=0)
+    counted: FloatColumn = outside + further * COMMUNICATOR_BYTES[training.cluster.device.kind] * (outside > 0)
+    return counted
 
 
 def in_flight(columns: Columns, stage: IntColumn) -> IntColumn:
@@ -195,10 +254,12 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
     tokens, vocab = tokens_per_rank(model, columns), framework.padded_vocab(model, columns["tp"]) / columns["tp"]
     vocab = vocab * (1 + model.mtp_layers)  # each layer for a further token has logits of its own
     at_once = _losses_at_once(framework, columns)
+    per_logit = np.where(columns["tp"] > 1, framework.parallel_logit_bytes, 0.0)
+    per_logit = np.where(per_logit > 0, per_logit, framework.logit_bytes)
     if framework.kept.loss_chunks:
         chunk = np.minimum(tokens, np.maximum(FEWEST_CHUNK_TOKENS, np.ceil(tokens / framework.kept.loss_chunks)))
         # The head's gradient is summed in float32 while there are logits, and then converted.
-        logits, head = chunk * vocab * framework.logit_bytes, _head_gradient(model, framework, columns)
+        logits, head = chunk * vocab * per_logit, _head_gradient(model, framework, columns)
         wider = FLOAT32_BYTES / framework.activation_bytes
         return np.maximum(logits + (wider - 1) * head, wider * head * (wider > 1)) + at_once * _loss_gradients(
             model, framework, columns
@@ -207,7 +268,8 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
     width = framework.activation_bytes
     piped = framework.kept.torch_pipeline & (columns["pp"] > 1)
     returned = np.where(piped, width + (at_once - 1) * (width + FLOAT32_BYTES), 0.0)
-    return tokens * vocab * (framework.logit_bytes + returned)
+    bytes_at_once: FloatColumn = tokens * vocab * (per_logit + returned)
+    return bytes_at_once
 
 
 def _loss_gradients(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
@@ -308,13 +370,14 @@ def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts
 
 
 def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
-    """ZeRO 3: whole weights of the ends and of two layers; in a pipeline of all layers, which torch does not shard
-    again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a pipeline the last one's
-    weights are still there."""
+    """ZeRO 3: whole weights of the ends and of two layers, or all it may leave; in a pipeline of all layers, which
+    torch does not shard again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a
+    pipeline the last one's weights are still there."""
     piped, units = held.weights, 2
     if framework.kept.fsdp2 and at_loss:
         piped, units = held.weights - held.layers / columns["vpp"] * held.unit, 1
     alone = held.ends + np.minimum(units, held.layers) * held.unit
+    alone = np.maximum(alone, np.minimum(framework.live_weights, held.weights))
     where = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
     return np.where(where, np.where(columns["pp"] > 1, piped, alone) * framework.gather_bytes, 0.0)
 
@@ -322,17 +385,20 @@ def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_
 def _reducing(training: Training, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
     """The ends' gradients as they are reduced, from ZeRO 2 on without a pipeline. FSDP2 holds what it reduces until the
     next reduction, so at the loss they are those of the micro-batch before; then the head's wait, unreduced, for the
-    embedding's."""
-    framework = training.framework
-    ends = held.ends * framework.reduce_bytes
-    stages = (2, 3) if framework.kept.fsdp2 else (2,)
-    where = np.isin(columns["zero_stage"], stages) & (columns["pp"] == 1) & (columns["dp"] * columns["cp"] > 1)
+    embedding's; with a tied head autograd adds them up so of any code. Buckets of gradients are there before the loss's
+    backward pass, in which logits take most (DeepSpeed edaa7221, zero/stage_1_and_2.py, setup_buckets; stage3.py)."""
+    framework, zero, model = training.framework, columns["zero_stage"], training.model
+    ends = np.where((zero == 2) | framework.kept.fsdp2, held.ends * framework.reduce_bytes, 0.0)
+    where = (zero >= 2) & (columns["pp"] == 1)
+    head = framework.padded_vocab(model, columns["tp"]) / columns["tp"] * model.hidden * framework.gather_bytes
     if framework.kept.fsdp2:
-        ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0)
-        if not at_loss:
-            rows = framework.padded_vocab(training.model, columns["tp"]) / columns["tp"]
-            ends = ends + rows * training.model.hidden * framework.gather_bytes
-    return np.where(where, ends, 0.0)
+        ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0) + head * (not at_loss)
+    elif model.tied_head and not at_loss:
+        ends = np.maximum(ends, head)
+    bucket = framework.bucket_weights * framework.kept.copied_buckets * framework.gradient_bytes
+    buckets = bucket * (1 + (zero < 3) * framework.overlapped_gradients)
+    reducing = np.where(where, ends, 0.0) + np.where(zero > 0, buckets, 0.0)
+    return np.where(columns["dp"] * columns["cp"] > 1, reducing, 0.0)
 
 
 def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
@@ -343,15 +409,14 @@ def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, l
     return np.where(pp > 1, each * ahead * layer.between, 0.0)
 
 
-def _late(training: Training, columns: Columns, constants: Constants, parts: Parts) -> FloatColumn:
+def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
     """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
 
-    Only without a pipeline, whose transfers let the device catch up, and where a second micro-batch follows. They are
-    given back before memory runs out, so they never fill it.
-    """
+    Without a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the
+    device is not behind (docs/explanation/physics-memory.md)."""
     model, framework = training.model, training.framework
     gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
-    where = gathered & (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1)
+    inside = (columns["pp"] > 1) & (columns["tp"] <= training.cluster.devices_per_node)
+    where = gathered & (inside | (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1))
     each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
-    room = CACHED_SHARE * training.cluster.device.memory_bytes - np.sum(list(parts.values()), axis=0)
-    return np.where(where, np.clip(constants.late_buffers * each, 0.0, np.maximum(room, 0.0)), 0.0)
+    return np.where(where, constants.late_buffers * each, 0.0)

@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile, Reports
 
 # What PyTorch's allocator can fill of a rank's device: the rest is what it cannot use, and what is outside of it. A CPU
 # rank has its cap. See docs/explanation/physics-memory.md.
 USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.9, DeviceKind.XPU: 0.9}
-# What a rank holds outside of that allocator: the driver's context (0.71 GB on an H100, docs/gpu.md) and the
-# communication library's buffers, which were not measured.
+# What a rank holds outside of that allocator: the driver's context (0.71 GB on an H100, docs/gpu.md), and with other
+# ranks communicators of all of them and of tensor or data parallelism. NCCL's has some 24 channels on NVLink, each with
+# a connection in a ring and two in a tree, of 10 MiB where it receives and 2 where it sends (NVIDIA/nccl issue 1685
+# counts these allocations, issue 864 saw 1.6 GB with the context); more ranks take no more (issue 986).
 OUTSIDE_BYTES = {DeviceKind.CPU: 0.0, DeviceKind.CUDA: 8e8, DeviceKind.XPU: 8e8}
+COMMUNICATOR_BYTES = {DeviceKind.CPU: 0.0, DeviceKind.CUDA: 24 * 3 * 12 * 2**20, DeviceKind.XPU: 0.0}
 MODEL_UNKNOWN = "is not named: speed and memory are learnt from trials alone; a preset or hf_config gives predictions"
 REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
 
@@ -31,7 +34,9 @@ class Training:
 
 def outside_bytes(training: Training) -> float:
     """The part of the peak outside of PyTorch's allocator; none where the code's jobs report the allocator's alone."""
-    return OUTSIDE_BYTES[training.cluster.device.kind] if training.framework.whole_process else 0.0
+    cluster = training.cluster
+    outside = OUTSIDE_BYTES[cluster.device.kind] + 2 * (cluster.devices > 1) * COMMUNICATOR_BYTES[cluster.device.kind]
+    return outside if training.framework.reports is Reports.PROCESS else 0.0
 
 
 def usable_bytes(training: Training) -> float:

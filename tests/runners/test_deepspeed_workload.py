@@ -165,3 +165,16 @@ def test_the_physics_knows_an_optimizer_on_the_host():
         config={"zero_optimization": {"offload_optimizer": {"device": "none"}}}
     ).framework.host_optimizer
     assert not workload().framework.host_optimizer
+
+
+@pytest.mark.parametrize(
+    ("config", "elements"),
+    [
+        ({}, 5e8),
+        ({"zero_optimization": {"bucket_weights_size": 1_000_000_000}}, 1e9),
+        ({"zero_optimization": {"bucket_weights_size": 5e7}}, 5e7),
+        ({"zero_optimization": {"bucket_weights_size": "auto"}}, 5e8),
+    ],
+)
+def test_the_physics_knows_the_size_of_buckets(config, elements):
+    assert workload(config=config).framework.bucket_weights == elements

@@ -11,6 +11,8 @@ from workload_lab import MODEL, WorkloadLab
 from meshtune.runners.base import Start
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE
+from meshtune.runners.registry import create_workload
+from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN, TORCHTITAN_COMPILED
 from meshtune.search_spaces.plan import Plan
 
 PLAN = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, zero_stage=3)
@@ -144,3 +146,18 @@ def test_ranks_of_a_pipelines_first_stages_see_no_loss_and_tell_none(tmp_path):
     assert measured.first_losses == ()
     last = [line_0_3(step, rate(0.25, plan), 9.0 - step, 20.0, mfu=None) for step in range(1, 6)]
     assert outcome(tmp_path, {0: lines, 4: last}, plan=plan).measurement.first_losses == (8.0, 7.0, 6.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "framework"),
+    [
+        ({}, TORCHTITAN),
+        ({"arguments": ["--compile.enable"]}, TORCHTITAN_COMPILED),
+        ({"arguments": ["--compile.no-enable"]}, TORCHTITAN),
+        ({"release": "v0.2", "config": {"compile": {"enable": True}}}, TORCHTITAN_COMPILED),
+        ({"release": "v0.2", "config": {"training": {"compile": True}}}, TORCHTITAN_COMPILED),
+        ({"release": "v0.2", "config": {"compile": {"enable": False}}}, TORCHTITAN),
+    ],
+)
+def test_the_physics_knows_a_compiled_loss(options, framework):
+    assert create_workload("torchtitan", options).framework is framework

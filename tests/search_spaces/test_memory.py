@@ -167,7 +167,7 @@ def test_late_buffers_never_fill_the_device():
     large = {"tp": 32, "micro_batch_size": 128, "grad_accum_steps": 2}
     bare = total(LLAMA, replace(NANOTRON, kept=replace(NANOTRON.kept, late_buffers=False)), **large)
     with_late = total(LLAMA, NANOTRON, **large)
-    assert bare < with_late <= max(bare, 0.8 * DEVICE.memory_bytes) * (1 + 1e-9)
+    assert bare < with_late <= max(bare, 0.9 * DEVICE.memory_bytes) * (1 + 1e-9)
 
 
 plans = st.fixed_dictionaries(

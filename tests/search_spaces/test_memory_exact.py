@@ -13,7 +13,7 @@ from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16
+from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, Reports
 from meshtune.search_spaces.physics.memory import stage_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import LOSS_CHUNKS, Plan
@@ -111,7 +111,7 @@ def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
     # At pp 1 the rank that gets the most tokens.
     exact = exact_peak(job, stage * plan.world_size // plan.pp if plan.pp > 1 else representatives(job)[0])
     kept = replace(TRAINER_BFLOAT16.kept, selective=job.selective, loss_chunks=chunks)
-    framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, kept=kept, whole_process=False)
+    framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, kept=kept, reports=Reports.ALLOCATED)
     training = Training(model, ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE), framework)
     parts = stage_parts(training, columns_of([plan]), BARE, np.array([stage]))
     assert sum(float(part[0]) for part in parts.values()) == pytest.approx(exact.peak_bytes, rel=0.1)

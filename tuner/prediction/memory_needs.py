@@ -17,6 +17,7 @@ from meshtune.search_spaces.checks import InvalidValue, listed
 from meshtune.search_spaces.columns import RECOMPUTES, rows
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.estimate import estimate_memory, log_step
+from meshtune.search_spaces.physics.memory import loaded_bytes, offloaded_bytes
 from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
 from meshtune.search_spaces.plan import Recompute
 from meshtune.search_spaces.space import Bounds, Space, SpaceTooLarge
@@ -24,6 +25,8 @@ from meshtune.tuner.campaign.units import gibibytes, percent
 
 # A plan surely fits from this probability on.
 SURE = 0.9
+# No usual host has more memory than so many times that of its devices: 2 TB over 640 GB in a DGX H100 and in AWS' p5.
+USUAL_HOST = 4
 # Recomputation is open where speed times probability to fit of the best plan grows by this share.
 GAIN = 0.1
 # Of legal plans so many are judged, in 0.2 seconds whenever a spec is read.
@@ -59,8 +62,8 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
 
 
 def memory_needs(space: Space, training: Training, calibration: Calibration = UNCALIBRATED) -> tuple[str, ...]:
-    """Why recomputation is open; and where no plan surely fits, the least memory and what would help, the smallest
-    change first. Nothing of a space whose plans are too many to be judged, or without a model."""
+    """Why recomputation is open; where no plan surely fits, the least memory and what would help, the smallest change
+    first; and what hosts need. Nothing of a space whose plans are too many to be judged, or without a model."""
     if not training.model.known or not (closed := _with(space, MAX_OPENED, recompute=(Recompute.NONE,))):
         return ()
     opened, why = open_recompute(closed, training)
@@ -74,7 +77,17 @@ def memory_needs(space: Space, training: Training, calibration: Calibration = UN
         peak, device = gibibytes(int(memory.peak_bytes[least])), gibibytes(training.cluster.device.memory_bytes)
         words = f"the least memory is {peak} of {device}, P(fits) {percent(fits[least])}, with {space[least].key}"
         needs += [f"no plan fits with {percent(SURE)}: {words}", *_remedies(space, training, calibration)]
-    return tuple(needs)
+    return (*needs, *_of_hosts(space, training))
+
+
+def _of_hosts(space: Space, training: Training) -> Sequence[str]:
+    """The memory of a node's host, which a peak of a device has no part of; to load where it is much."""
+    offloaded, loaded = offloaded_bytes(training, space.columns), loaded_bytes(training)
+    least, most = (gibibytes(int(value)) for value in (offloaded.min(), offloaded.max()))
+    states = f"host memory of a node for the offloaded optimizer: {least} to {most}, by plan"
+    loading = f"host memory of a node to load, where every rank reads the whole checkpoint: {gibibytes(int(loaded))}"
+    usual = USUAL_HOST * training.cluster.devices_per_node * training.cluster.device.memory_bytes
+    return [*([states] if offloaded.any() else []), *([loading] if loaded > usual else [])]
 
 
 def sure_plans(space: Space | None, training: Training, calibration: Calibration = UNCALIBRATED) -> int:

@@ -111,6 +111,12 @@ def offloads_optimizer(options: DeepSpeedOptions) -> bool:
     return at(config, "zero_optimization.offload_optimizer.device") not in (None, "none")
 
 
+def reduce_bucket(options: DeepSpeedOptions, default: float) -> float:
+    """Elements of a buffer of gradients, by the config where it has a number. One that is a file is not looked into."""
+    stated = at({} if isinstance(options.config, str) else options.config, "zero_optimization.reduce_bucket_size")
+    return float(stated) if isinstance(stated, (int, float)) else default
+
+
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
     """The ds_config.json of a plan. extra: options of the workload. Raises CannotExpress, InvalidValue."""
     config = config_of(model, plan, cluster, read_value(DeepSpeedOptions, dict(extra or {})))

@@ -25,6 +25,7 @@ from meshtune.runners.programs.deepspeed.options import (
     capabilities_of,
     config_of,
     offloads_optimizer,
+    reduce_bucket,
 )
 from meshtune.runners.programs.dialects.base import overlaid
 from meshtune.runners.programs.dialects.config_import import flat, placed
@@ -71,7 +72,8 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
 
     @property
     def framework(self) -> FrameworkProfile:
-        known = replace(DEEPSPEED, host_optimizer=offloads_optimizer(self._options))
+        bucket = reduce_bucket(self._options, DEEPSPEED.bucket_weights)
+        known = replace(DEEPSPEED, host_optimizer=offloads_optimizer(self._options), bucket_weights=bucket)
         if self._options.dtype is Dtype.FLOAT32:
             return replace(known, name="DeepSpeed, float32", **FLOAT32)
         return replace(known, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import FlagOptions
+from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.table import WHOLE_CONTEXTS, Table, capabilities, table_of
 from meshtune.search_spaces.checks import Checks, Whole
 from meshtune.search_spaces.columns import Capabilities, Constraint, expert_tp
@@ -37,6 +38,7 @@ class Dtype(StrEnum):
 TABLE = table_of("meshtune.runners.programs.torchtitan")
 # Facts that trials alone have.
 _TRIAL = frozenset({"steps", "seed", "folder"})
+_COMPILED = (("compile.enable", True), ("training.compile", True))
 # The keys that say plan, batch, sequence and format.
 FROM_PLAN = frozenset(name for row in TABLE.rows if row.field not in _TRIAL for name in row.every_name)
 
@@ -65,6 +67,13 @@ class TorchtitanOptions(FlagOptions):
     @property
     def table(self) -> Table:
         return TABLE.variant(self.release)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether layers and loss are compiled. A TOML that is the path of a file is not looked into."""
+        config = {} if isinstance(self.config, str) else self.config
+        told = any(key_of(flag) in _COMPILED for flag in self.given)
+        return told or any(at(config, key) is True for key, _ in _COMPILED)
 
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""

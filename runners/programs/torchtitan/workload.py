@@ -38,7 +38,12 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import FLOAT32, TORCHTITAN, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import (
+    FLOAT32,
+    TORCHTITAN,
+    TORCHTITAN_COMPILED,
+    FrameworkProfile,
+)
 from meshtune.search_spaces.plan import Plan
 
 TOML_FILE = "torchtitan.toml"
@@ -116,7 +121,7 @@ class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
     def framework(self) -> FrameworkProfile:
         if self._options.dtype is Dtype.FLOAT32:
             return replace(TORCHTITAN, name="torchtitan FSDP2, float32", **FLOAT32)
-        return TORCHTITAN
+        return TORCHTITAN_COMPILED if self._options.compiled else TORCHTITAN
 
     @property
     def program(self) -> str:
