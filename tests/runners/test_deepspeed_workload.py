@@ -171,9 +171,9 @@ def test_the_physics_knows_an_optimizer_on_the_host():
     ("config", "elements"),
     [
         ({}, 5e8),
-        ({"zero_optimization": {"bucket_weights_size": 1_000_000_000}}, 1e9),
-        ({"zero_optimization": {"bucket_weights_size": 5e7}}, 5e7),
-        ({"zero_optimization": {"bucket_weights_size": "auto"}}, 5e8),
+        ({"zero_optimization": {"reduce_bucket_size": 1_000_000_000}}, 1e9),
+        ({"zero_optimization": {"reduce_bucket_size": 5e7}}, 5e7),
+        ({"zero_optimization": {"reduce_bucket_size": "auto"}}, 5e8),
     ],
 )
 def test_the_physics_knows_the_size_of_buckets(config, elements):
