@@ -39,7 +39,7 @@ from meshtune.search_spaces.physics.fitting import Measured, calibrate
 # tile of 128; one collective starts in tens of microseconds; what an allocator rounds up is some percent.
 FIRST_PRINCIPLES: Mapping[str, tuple[float, float]] = {
     "matmul_efficiency": (0.9, 0.2),
-    "attention_efficiency": (0.87, 0.2),
+    "attention_efficiency": (0.87, 0.3),
     "narrow_rows": (64.0, 0.5),
     "memory_efficiency": (0.8, 0.2),
     "launch_factor": (1.0, 0.25),

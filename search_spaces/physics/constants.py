@@ -28,40 +28,40 @@ def _memory(default: float, log_sd: float) -> Any:
 class Constants:
     """Each declared with its default and the standard deviation of its logarithm."""
 
-    # Shares of the sustained FLOP/s of matrix products, and of fused attention's, that training reaches.
-    matmul_efficiency: float = _time(0.92, 0.2)
-    attention_efficiency: float = _time(0.65, 0.35)
+    # Shares of the sustained FLOP/s of matrix products, and of fused attention's kernel, that training reaches.
+    matmul_efficiency: float = _time(0.89, 0.2)
+    attention_efficiency: float = _time(0.8, 0.3)
     # A product of sides a, b and c takes 1 + narrow_rows (1/a + 1/b + 1/c) times as long.
-    narrow_rows: float = _time(50.0, 0.7)
+    narrow_rows: float = _time(60.0, 0.7)
     # Share of the memory's bandwidth that everything but matrix products reaches.
-    memory_efficiency: float = _time(0.78, 0.25)
+    memory_efficiency: float = _time(0.82, 0.25)
     # Factor on the framework's time to launch a layer.
     launch_factor: float = _time(1.0, 0.25)
     # Share of the links' bandwidth.
-    node_efficiency: float = _time(0.7, 0.45)
-    network_efficiency: float = _time(0.6, 0.35)
+    node_efficiency: float = _time(0.72, 0.45)
+    network_efficiency: float = _time(0.85, 0.4)
     # Seconds of each collective beside its latency.
-    collective_overhead_s: float = _time(4e-05, 1.0)
+    collective_overhead_s: float = _time(6e-05, 1.0)
     # The network's bandwidth is divided by 1 + congestion log2(nodes of the group).
-    congestion: float = _time(0.1, 0.5)
+    congestion: float = _time(0.1, 0.6)
     # Factor on the latency between nodes.
     network_latency_factor: float = _time(1.0, 0.5)
     # Seconds of each transfer between stages beside its latency.
-    send_overhead_s: float = _time(0.001, 1.0)
+    send_overhead_s: float = _time(0.001, 1.2)
     # Share of an overlapped collective by which the computation beside it gets longer.
-    exposed_reduction: float = _time(0.5, 0.6)
+    exposed_reduction: float = _time(0.27, 0.7)
     # Standard deviation of the replicas' computing times, as a share of them.
-    straggling: float = _time(0.01, 1.0)
+    straggling: float = _time(0.015, 1.0)
     # Seconds once per step.
-    step_overhead_s: float = _time(0.012, 0.7)
+    step_overhead_s: float = _time(0.013, 0.7)
     # Factor on all memory.
     memory_factor: float = _memory(1.0, 0.08)
     # Workspaces and small tensors that no formula counts.
-    memory_offset_bytes: float = _memory(3e8, 0.8)
+    memory_offset_bytes: float = _memory(4.5e8, 0.8)
     # Factor on activations and logits: what the allocator rounds up and cannot use again.
-    activation_factor: float = _memory(1.04, 0.12)
+    activation_factor: float = _memory(1.02, 0.12)
     # Gathered hidden states that wait for a stream at once, where the framework has such.
-    late_buffers: float = _memory(36.0, 0.25)
+    late_buffers: float = _memory(35.0, 0.25)
 
     def __post_init__(self) -> None:
         checks = Checks()

@@ -129,6 +129,8 @@ class FrameworkProfile(Closed):
     logit_passes: float = 5
     # The backward pass's tensor-parallel all-reduces run beside products.
     overlaps_tensor: bool = False
+    # Transfers between the stages of an interleaved pipeline run beside other chunks.
+    overlaps_sends: bool = False
     # ZeRO shards what all ranks hold alike over all of them; else over dp / ep ranks, and each of the ep holds a copy.
     shards_over_experts: bool = True
     # The experts' all-to-alls run beside another micro-batch's work. Copies of a token cross the network once a node.
@@ -276,11 +278,13 @@ _OTHER_BFLOAT16 = replace(
 # the default of --make-vocab-size-divisible-by (megatron/training/arguments.py at d98e8a64; Megatron-DeepSpeed and
 # gpt-neox alike). nanotron's is 1 (config/config.py at 2411b022); torch's FSDP cuts none, its DTensor unevenly.
 # bucket_weights: max(40,000,000, 1,000,000 * replicas) (megatron/core/distributed/distributed_data_parallel.py).
+# overlaps_sends: the default where chunks interleave (megatron/training/arguments.py, overlap_p2p_comm).
 _MEGATRON_CORE_BFLOAT16 = replace(
     _OTHER_BFLOAT16,
     name="Megatron-Core, bf16",
     logit_bytes=6,
     overlaps_tensor=True,
+    overlaps_sends=True,
     fused_accumulation=True,
     hidden_passes=10,
     vocab_multiple=128,

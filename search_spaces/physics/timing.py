@@ -121,7 +121,9 @@ def _send_receive_s(rank: Rank) -> FloatColumn:
     size = rank.tokens * model.hidden * rank.training.framework.transfer_bytes / c["tp"]
     one = rank.network.send_s(size, c["pp"], c["tp"] * c["cp"] * c["dp"]) + rank.constants.send_overhead_s
     times = 2 * (c["grad_accum_steps"] * c["vpp"] + c["pp"] - 1)
-    return np.where(c["pp"] > 1, times * one, 0.0)
+    beside = rank.training.framework.overlaps_sends & (c["vpp"] > 1)
+    shown = np.where(beside, np.minimum(rank.constants.exposed_reduction, 1.0), 1.0)
+    return np.where(c["pp"] > 1, times * one * shown, 0.0)
 
 
 def _bubble_s(rank: Rank, stage: _Stage) -> FloatColumn:

@@ -164,9 +164,11 @@ def test_the_physics_knows_what_the_user_s_arguments_overlap():
     # megatron/training/theoretical_memory_usage.py: 18 bytes per weight, 12 of them sharded.
     assert plain.weight_bytes + plain.gradient_bytes + plain.optimizer_bytes == 18
     assert workload(arguments=["--optimizer-cpu-offload"]).framework.host_optimizer
-    exchanged = workload(arguments=["--overlap-moe-expert-parallel-comm", "--fp8-format hybrid"]).framework
-    assert (exchanged.overlaps_experts, exchanged.product_dtype) == (True, "float8")
-    assert (plain.overlaps_experts, plain.product_dtype) == (False, "")
+    arguments = ["--overlap-moe-expert-parallel-comm", "--moe-enable-deepep", "--fp8-format hybrid"]
+    exchanged = workload(arguments=[*arguments, "--no-overlap-p2p-communication"]).framework
+    assert (exchanged.overlaps_experts, exchanged.dispatches_by_node, exchanged.product_dtype) == (True, True, "float8")
+    assert (plain.overlaps_experts, plain.dispatches_by_node, plain.product_dtype) == (False, False, "")
+    assert (plain.overlaps_sends, exchanged.overlaps_sends) == (True, False)
 
 
 @pytest.mark.parametrize("flavour", ["megatron-lm", "megatron-deepspeed"])

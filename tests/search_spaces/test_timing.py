@@ -301,6 +301,11 @@ def test_stages_send_activations_and_gradients_cut_over_tensor_ranks():
     plan = {"tp": 2, "pp": 4, "dp": 8, "micro_batch_size": 2, "grad_accum_steps": 8}
     assert part_of("send_receive", LLAMA, constants, **plan) == pytest.approx(2 * (8 + 3) * one, rel=2e-6)
     assert part_of("send_receive", LLAMA, constants, dp=64) == 0
+    beside, shown = replace(PLAIN, overlaps_sends=True), replace(constants, exposed_reduction=0.25)
+    chunked = plan | {"vpp": 2, "schedule": "interleaved"}
+    times = [part_of("send_receive", LLAMA, shown, code, **chunked) for code in (PLAIN, beside)]
+    assert times == pytest.approx([2 * (16 + 3) * one, 2 * (16 + 3) * one / 4], rel=2e-6)
+    assert part_of("send_receive", LLAMA, shown, beside, **plan) == pytest.approx(2 * (8 + 3) * one, rel=2e-6)
 
 
 # Collectives in the layers

@@ -204,6 +204,8 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             overlapped_gradients="--overlap-grad-reduce" in given,
             overlapped_gathers="--overlap-param-gather" in given,
             overlaps_experts="--overlap-moe-expert-parallel-comm" in given,
+            dispatches_by_node="--moe-enable-deepep" in given,
+            overlaps_sends="--no-overlap-p2p-communication" not in given,
             host_optimizer="--optimizer-cpu-offload" in given,
             product_dtype="float8" if TABLE.words("trial.eight_bits") & given.keys() else "",
             vocab_multiple=multiple,
