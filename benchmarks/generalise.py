@@ -101,9 +101,9 @@ def _tells(one: Reported) -> bool:
     return one.timed or one.peak_memory_bytes is not None
 
 
-def predicted(source: Source, calibration: Calibration) -> Figures:
-    """The errors of the physics on a source. Medians over its cells."""
-    before = [_before(cell, calibration) for cell in source.cells]
+def predicted(source: Source, calibration: Calibration, doubted: Calibration) -> Figures:
+    """The errors of the physics on a source. Medians over its cells. doubted: with the width of intervals."""
+    before = [_before(cell, doubted) for cell in source.cells]
     spread = np.unique(np.linspace(0, len(source.cells) - 1, min(len(source.cells), LEARNT_CELLS)).round().astype(int))
     after = [_after(source.cells[int(at)], calibration) for at in spread]
     scores = [*before, *after, _to_more_nodes(source, calibration)]
@@ -329,12 +329,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         chosen = given.sources.split(",") if given.sources else [source.name for source in sources]
         others = {
-            source: widened([one for one in fitted if one.source != source.name])
+            source: over_sources([one for one in fitted if one.source != source.name])
             for source in sources
             if source.name in chosen
         }
+        doubted = [widened([one for one in fitted if one.source != source.name]) for source in others]
         with _pool() as pool:
-            figures = list(pool.map(predicted, others.keys(), others.values()))
+            figures = list(pool.map(predicted, others.keys(), others.values(), doubted))
         by_source = {source.name: found for source, found in zip(others, figures, strict=True)}
         summary = {name: _pooled(name, [figures[name] for figures in by_source.values()]) for name in PREDICTED}
         for source in others:
