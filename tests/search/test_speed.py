@@ -61,7 +61,7 @@ def test_measurements_that_the_physics_cannot_foretell_are_believed_instead(few:
     inverted = learn(few, 2 * few.log_step.mean() - few.log_step + noise(len(few)))
     # Constants in doubt can make plans alike, but turn no order round.
     assert np.std(middle(alike, few)) < NOISE
-    assert trusting(inverted) < 0.01
+    assert trusting(inverted) < 0.02
 
 
 def with_past(few: Rows, past_times: FloatColumn, own_times: FloatColumn, own: int) -> Speeds:

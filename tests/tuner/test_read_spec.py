@@ -206,7 +206,7 @@ def test_a_baseline_is_not_blamed_for_what_another_training_code_can_do(kind):
     ("over", "path", "message"),
     [
         ({"model": "gpt-mikro"}, "model.preset", "no model preset is called 'gpt-mikro'; did you mean 'gpt-micro'?"),
-        ({"cluster": {"preset": "zzz"}}, "cluster.preset", "known: a100-800g"),
+        ({"cluster": {"preset": "zzz"}}, "cluster.preset", "known: a100-400g"),
         ({"model": {"preset": ["gpt-micro"]}}, "model.preset", "no model preset is called ['gpt-micro']"),
         ({"model": 7}, "model", "not 7"),
         ({"search": ["random"]}, "search", "must be a name or a mapping with `kind`, not ['random']"),

@@ -122,7 +122,7 @@ def test_tokens_become_days_and_device_hours():
 
 
 def test_the_smallest_node_count_with_a_plan_that_should_fit_is_the_reference():
-    found = projected(nodes=[1, 2, 4], space=STAGES, cluster={"device": DEVICE | {"memory_bytes": 1843 * 2**20}})
+    found = projected(nodes=[1, 2, 4], space=STAGES, cluster={"device": DEVICE | {"memory_bytes": 3500 * 2**20}})
     fits = {row.nodes: row.best.p_fits for row in rows(found, Scaling.WEAK)}
     assert fits[1] < 0.5 < fits[2]
     assert found.reference_nodes == 2
@@ -131,7 +131,7 @@ def test_the_smallest_node_count_with_a_plan_that_should_fit_is_the_reference():
 
 
 def test_a_plan_that_does_not_fit_has_neither_efficiency_nor_days_and_says_so():
-    small = {"device": DEVICE | {"memory_bytes": 1843 * 2**20}}
+    small = {"device": DEVICE | {"memory_bytes": 3500 * 2**20}}
     found = projected(nodes=[1, 2, 4], space=STAGES, cluster=small, tokens=1e12)
     first, *others = rows(found, Scaling.WEAK)
     assert (first.speedup, first.efficiency, first.run) == (None, None, None)
@@ -141,7 +141,7 @@ def test_a_plan_that_does_not_fit_has_neither_efficiency_nor_days_and_says_so():
 
 
 def test_a_plan_that_should_fit_goes_before_a_faster_one_that_should_not():
-    small = {"device": DEVICE | {"memory_bytes": 2203 * 2**20}}
+    small = {"device": DEVICE | {"memory_bytes": 4100 * 2**20}}
     space = {"tp": [1], "pp": [1], "micro_batch_size": [4], "zero_stage": [1], "recompute": ["none", "full"]}
     found = projected(nodes=[2], space=space, cluster=small, basis=Basis())
     recomputing = rows(found, Scaling.WEAK)[0].best
@@ -153,7 +153,7 @@ def test_a_plan_that_should_fit_goes_before_a_faster_one_that_should_not():
 
 
 def test_an_efficiency_above_one_says_which_layout_the_memory_lets_in_and_what_it_saves():
-    small = {"device": DEVICE | {"memory_bytes": 2203 * 2**20}}
+    small = {"device": DEVICE | {"memory_bytes": 4100 * 2**20}}
     space = {"tp": [1], "pp": [1], "micro_batch_size": [4], "zero_stage": [1], "recompute": ["none", "full"]}
     found = rows(projected(nodes=[2, 4, 8], space=space, cluster=small), Scaling.WEAK)
     assert [row.efficiency > 1.01 for row in found] == [False, False, True]

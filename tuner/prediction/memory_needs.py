@@ -25,7 +25,7 @@ from meshtune.tuner.campaign.units import gibibytes, percent
 
 # A plan surely fits from this probability on.
 SURE = 0.9
-# No usual host has more memory than so many times that of its devices: 2 TB over 640 GB is 3.2 in a DGX H100 and in AWS' p5.
+# No usual host has more memory than so many times that of its devices: 2 TB over 640 GB in a DGX H100 and in AWS' p5.
 USUAL_HOST = 3
 # Recomputation is open where speed times probability to fit of the best plan grows by this share.
 GAIN = 0.1

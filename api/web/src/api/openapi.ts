@@ -55,6 +55,13 @@ export interface components {
             verdict: components["schemas"]["Verdict"] | null;
             wait: string;
         };
+        AttentionRate: {
+            backward_flops: number;
+            forward_flops: number;
+            head_dim: number;
+            kernel: string;
+            start_tokens: number;
+        };
         AuditEntryView: {
             action: string;
             /** Format: date-time */
@@ -239,8 +246,16 @@ export interface components {
                 wall_time_s: number | null;
             };
             catalogs?: string[];
-            cluster: ("a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit") | {
+            cluster: ("a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit") | {
                 device?: {
+                    /** @default [] */
+                    attention: {
+                        backward_flops?: number;
+                        forward_flops?: number;
+                        head_dim?: number;
+                        kernel?: string;
+                        start_tokens?: number;
+                    }[];
                     attention_flops?: {
                         [key: string]: number;
                     };
@@ -288,9 +303,6 @@ export interface components {
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes?: number;
                     name?: string;
-                    own_attention_flops?: {
-                        [key: string]: number;
-                    };
                     peak_flops?: {
                         [key: string]: number;
                     };
@@ -335,7 +347,7 @@ export interface components {
                 /** @default 0 */
                 nodes_per_rack: number;
                 /** @enum {unknown} */
-                preset: "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit";
+                preset: "a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit";
                 /** @default null */
                 rack_link: {
                     bandwidth_bytes_per_s?: number;
@@ -349,6 +361,14 @@ export interface components {
                 rails: boolean;
             } | {
                 device: {
+                    /** @default [] */
+                    attention: {
+                        backward_flops: number;
+                        forward_flops: number;
+                        head_dim: number;
+                        kernel: string;
+                        start_tokens: number;
+                    }[];
                     attention_flops?: {
                         [key: string]: number;
                     };
@@ -396,9 +416,6 @@ export interface components {
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes: number;
                     name: string;
-                    own_attention_flops?: {
-                        [key: string]: number;
-                    };
                     peak_flops?: {
                         [key: string]: number;
                     };
@@ -959,6 +976,8 @@ export interface components {
         /** @enum {string} */
         DeviceKind: "cpu" | "cuda" | "xpu";
         DeviceSpec: {
+            /** @default [] */
+            attention: components["schemas"]["AttentionRate"][];
             attention_flops?: {
                 [key: string]: number;
             };
@@ -969,9 +988,6 @@ export interface components {
             memory_bandwidth_bytes_per_s?: number | null;
             memory_bytes: number;
             name: string;
-            own_attention_flops?: {
-                [key: string]: number;
-            };
             peak_flops?: {
                 [key: string]: number;
             };
@@ -1875,6 +1891,7 @@ export type Activation = components['schemas']['Activation'];
 export type Analysis = components['schemas']['Analysis'];
 export type Anchor = components['schemas']['Anchor'];
 export type AttemptView = components['schemas']['AttemptView'];
+export type AttentionRate = components['schemas']['AttentionRate'];
 export type AuditEntryView = components['schemas']['AuditEntryView'];
 export type AuditPage = components['schemas']['AuditPage'];
 export type Basis = components['schemas']['Basis'];
