@@ -109,6 +109,8 @@ class DeviceSpec(Closed):
     sustained_flops: dict[str, Rate] = field(default_factory=dict)
     # Measured FLOP/s of fused attention by number format, whatever the kernel; goes before `attention`.
     attention_flops: dict[str, Rate] = field(default_factory=dict)
+    # The same of codes that run kernels for this device's own architecture, where `attention` names none.
+    own_attention_flops: dict[str, Rate] = field(default_factory=dict)
     # Of the kernels that were timed on it; a training code runs one of them.
     attention: tuple[AttentionRate, ...] = ()
     # Memory bandwidth; none: unknown.

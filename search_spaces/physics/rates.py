@@ -21,6 +21,8 @@ ATTENTION_SHARE = 0.6
 # The rates of `AttentionRate` hold in these formats, and at this length.
 ATTENTION_FORMATS = ("bfloat16", "float16")
 ATTENTION_LENGTH = 16384
+# Kernels for one architecture (`DeviceSpec.own_attention_flops`).
+OWN_KERNELS = frozenset({"cudnn", "flash3", "flash4"})
 # A backward pass has twice the products of a forward pass, but autograd launches it from C++.
 BACKWARD_LAUNCHES = 1.5
 # The share of the doubt about a constant that is left where a probe measured what it stands for: judged.
@@ -78,6 +80,8 @@ class Rates:
         kernel = next((name for name in self.framework.attention_kernels if name in known), None)
         if dtype in device.attention_flops or kernel is None:
             usual = device.attention_flops.get(dtype, ATTENTION_SHARE * self._sustained(dtype))
+            if OWN_KERNELS.intersection(self.framework.attention_kernels):
+                usual = device.own_attention_flops.get(dtype, usual)
             return usual, usual
         ways: tuple[list[tuple[int, float]], list[tuple[int, float]]] = ([], [])
         for one in (one for one in device.attention if one.kernel == kernel):

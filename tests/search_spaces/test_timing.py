@@ -170,6 +170,11 @@ def test_a_rate_of_attention_in_the_spec_goes_before_those_of_kernels():
     model = replace(HEADLESS, seq_len=16384)
     expected = 16 * 3.5 * 2 * 16384**2 * 2048 / (0.5 * 1e13)
     assert step_of(model, ATTENTION, cluster=told) == pytest.approx(expected)
+    # As specs of before `device.attention` have both rates.
+    both = replace(told, device=replace(told.device, own_attention_flops={"bfloat16": 2e13}))
+    assert step_of(model, ATTENTION, cluster=both) == pytest.approx(expected / 2)
+    usual = replace(PLAIN, attention_kernels=("flash2",))
+    assert step_of(model, ATTENTION, usual, cluster=both) == pytest.approx(expected)
 
 
 # Context of 1,048,576 tokens on 8 H100, cp 8, everything recomputed (github.com/huggingface/trl/pull/6845); torch ran
