@@ -70,8 +70,8 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
     """The values tried per dimension, with the defaults filled in: tp the divisors of a node's devices (of all where
     it may cross nodes), pp the divisors of the devices, micro_batch_size the powers of two up to 16 (and up to the
     global batch), grad_accum_steps, where it is free, the powers of two up to 32. Splits of a pipeline: even ones."""
-    batch, per_node = context.global_batch_size, context.cluster.devices_per_node
-    tp_devices = context.devices if context.tp_across_nodes else (per_node,)
+    batch = context.global_batch_size
+    tp_devices = context.devices if context.tp_across_nodes else (context.cluster.domain,)
     chosen: dict[str, tuple[Any, ...]] = {
         name: getattr(bounds, name) for name in PLAN_FIELDS if name not in ("dp", "grad_accum_steps")
     }

@@ -189,3 +189,10 @@ class ClusterSpec(Closed):
     @property
     def devices(self) -> int:
         return self.nodes * self.devices_per_node
+
+    @property
+    def domain(self) -> int:
+        """Devices that the node's link joins: a node's, or a rack's where the network's link is the node's own (trays
+        of one NVLink domain)."""
+        joined = self.nodes_per_rack > 0 and self.node_link is not None and self.network_link == self.node_link
+        return self.devices_per_node * (self.nodes_per_rack if joined else 1)

@@ -172,8 +172,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "tp-in-node",
         "tensor parallelism communicates in every layer, so its group stays inside a node unless the spec allows more",
-        lambda c, s: (s.cluster.devices_per_node % c["tp"] == 0) | s.tp_across_nodes,
-        lambda p, s: f"tp({p.tp}) does not divide the {s.cluster.devices_per_node} devices of a node",
+        lambda c, s: (s.cluster.domain % c["tp"] == 0) | s.tp_across_nodes,
+        lambda p, s: f"tp({p.tp}) does not divide the {s.cluster.domain} devices of a node",
     ),
     _tp_divides("heads", "each rank computes whole attention heads"),
     Constraint(

@@ -15,7 +15,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.columns import (
+    CONTEXTS,
+    RECOMPUTES,
+    BoolColumn,
+    Columns,
+    FloatColumn,
+    IntColumn,
+    expert_tp,
+)
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, layer_kinds
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
@@ -160,10 +168,19 @@ def _feed_forward(
     # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32. Those
     # that came from other ranks are of the fullest one.
     load = expert_load(model, framework, columns["ep"])
-    asked = np.where(columns["ep"] > 1, 2 + 2 * load, 3.0)
+    own, held, travels = _of_copies(columns, tp)
+    asked = np.where(travels, 2 + 2 * load, 3.0)
     routing = 2 * model.experts * FLOAT32_BYTES + model.experts * width + model.top_k * 6 * INDEX_BYTES
-    per_copy: FloatColumn = asked * hidden * width + load * inner / tp
-    return hidden * width / entrance + shared + model.top_k * per_copy + routing
+    per_copy: FloatColumn = (1 / own + (asked - 1) * held) * hidden * width + load * inner / tp
+    return hidden * width / np.maximum(entrance, own) + shared + model.top_k * per_copy + routing / own
+
+
+def _of_copies(columns: Columns, tp: FloatColumn) -> tuple[FloatColumn, FloatColumn, BoolColumn]:
+    """Of copies of tokens for experts: over how many ranks of tp those that a rank sends are split, the share of tp's
+    tokens that its experts read, and whether they leave the rank. With a degree of their own a rank sends the tokens
+    that it has between the blocks, and gathers those of its etp ranks."""
+    folded = columns["etp"] > 0
+    return np.where(folded, tp, 1.0), expert_tp(columns) / tp, (columns["ep"] > 1) | folded
 
 
 def expert_load(model: ModelSpec, framework: FrameworkProfile, ep: IntColumn | FloatColumn) -> FloatColumn:
@@ -220,7 +237,8 @@ def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
         load = expert_load(model, framework, columns["ep"])
-        experts = model.top_k * hidden * (3 + 2 * (columns["ep"] > 1) * load)
+        own, held, travels = _of_copies(columns, tp)
+        experts = model.top_k * hidden * (1 / own + (2 + 2 * travels * load) * held)
         inner = (model.top_k * load * model.ffn * gated + model.shared_ffn * (model.activation.matrices - 1)) / tp
         return tokens * width * (attention + outside + experts + inner)
     inner = model.ffn * gated / tp + down + summed

@@ -117,7 +117,8 @@ class Rank:
 
     @property
     def dense_weights(self) -> FloatColumn:
-        """Weights of one layer's attention and, without experts, feed-forward block, where all layers are alike."""
+        """Weights of one layer that all replicas hold alike, where all layers are alike: attention, router and shared
+        experts, or the feed-forward block."""
         tp, model = self.columns["tp"], self.training.model
         whole = model.whole_attention_parameters
         block = model.shared_parameters if model.experts else model.feed_forward_parameters
@@ -131,12 +132,10 @@ class Rank:
         return weights
 
     def weights(self, held: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-        """Of so many layers of each kind (kinds x plans) and the head: those that all replicas hold alike, and
-        experts'."""
-        model, tp, kinds = self.training.model, self.columns["tp"], self._kinds()
-        ends = self.training.framework.padded_vocab(model, tp) * model.hidden / tp
-        dense = sum(count * kind.dense_weights for count, kind in zip(held, kinds, strict=True))
-        return ends + dense, sum((count * kind.expert_weights for count, kind in zip(held, kinds, strict=True)), 0 * tp)
+        """Of so many layers of each kind (kinds x plans): those that all replicas hold alike, and experts'."""
+        kinds, none = self._kinds(), np.zeros_like(self.columns["tp"])
+        dense = sum((count * kind.dense_weights for count, kind in zip(held, kinds, strict=True)), none)
+        return dense, sum((count * kind.expert_weights for count, kind in zip(held, kinds, strict=True)), none)
 
     def head_s(self) -> FloatColumn:
         """Forward and backward through the output projection and the loss, on the last stage; and through what predicts
@@ -179,7 +178,7 @@ class Rank:
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
         recompute = full * (products + other + attention) + selective * self._selective_s(attention, other)
         cp = self._context_s(attention + attention_gradients, full, selective)
-        tp, ep = self._tensor_s(full), self._experts_s(full)
+        tp, ep = self._tensor_s(full, gradients), self._experts_s(full, compute)
         busy = compute + recompute + tp + cp + ep
         by_product = framework.kept.selective is not Selective.ATTENTION
         again = full * framework.full_launches + selective * by_product * framework.selective_launches
@@ -256,23 +255,23 @@ class Rank:
         traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes
         return PASSES * (flops / self.rates.products_per_s + traffic / self.rates.bytes_per_s)
 
-    def _tensor_s(self, full: FloatColumn) -> FloatColumn:
+    def _tensor_s(self, full: FloatColumn, gradients: FloatColumn) -> FloatColumn:
         """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
         With sequence parallelism each is a gather and a scatter of the same bytes, and the backward pass gathers each
         block's input once more (Korthikanti et al. 2022, 4.2.2). Then experts gather over their own ranks the copies of
         tokens that each of these got, and scatter the answers (Megatron-LM d98e8a64, core/transformer/moe/
-        token_dispatcher.py)."""
+        token_dispatcher.py). gradients: seconds of the backward pass's products, beside which a code may reduce."""
         model, framework = self.training.model, self.training.framework
         size = model.hidden * framework.transfer_bytes
         half = self.network.gather_s(self.tokens * size, self.columns["tp"], 1.0)
-        shown = np.minimum(self.constants.exposed_reduction, 1.0) if framework.overlaps_tensor else 1.0
-        halves = 2 + 2 * shown + 2 * full + (self.split > 1)
+        backward = self.exposed_s(2 * half, gradients / 2) if framework.overlaps_tensor else 2 * half
+        one = (2 + 2 * full + (self.split > 1)) * half + backward
         if model.experts == 0:
-            return np.where(self.columns["tp"] > 1, 2 * halves * half, 0.0)
+            return np.where(self.columns["tp"] > 1, 2 * one, 0.0)
         copies = self.network.gather_s(self.routed * size, self.block_tp, 1.0)
-        dispatched = (4 + 2 * full) * copies + (halves * half if model.shared_ffn else 0.0)
-        block = np.where(self.split > 1, dispatched, halves * half)
-        return np.where(self.columns["tp"] > 1, halves * half + block, np.where(self.block_tp > 1, dispatched, 0.0))
+        dispatched = (4 + 2 * full) * copies + (one if model.shared_ffn else 0.0)
+        block = np.where(self.split > 1, dispatched, one)
+        return np.where(self.columns["tp"] > 1, one + block, np.where(self.block_tp > 1, dispatched, 0.0))
 
     def _context_s(self, attention: FloatColumn, full: FloatColumn, selective: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides
@@ -293,22 +292,24 @@ class Rank:
         chosen = np.select([c["context"] == CONTEXTS.index(kind) for kind in kinds], list(kinds.values()))
         return np.where(c["cp"] > 1, chosen, 0.0)
 
-    def _experts_s(self, full: FloatColumn) -> FloatColumn:
-        """All-to-all before and after the experts, forward and backward (Lepikhin et al. 2020)."""
+    def _experts_s(self, full: FloatColumn, compute: FloatColumn) -> FloatColumn:
+        """All-to-all before and after the experts, forward and backward (Lepikhin et al. 2020). compute: the layer's
+        work of another micro-batch, beside which they may run."""
         model, framework, c = self.training.model, self.training.framework, self.columns
-        if np.all(c["ep"] == 1):
+        if model.experts == 0 or np.all(c["ep"] == 1):
             return np.zeros_like(full)
         size = self.routed * c["tp"] / self.block_tp / self.split * model.hidden * framework.transfer_bytes
         copies = model.top_k if framework.dispatches_by_node else 1
         one = self.network.all_to_all_s(size, c["ep"], self.block_tp, copies)
-        shown = np.minimum(self.constants.exposed_reduction, 1.0) if framework.overlaps_experts else 1.0
-        return np.where(c["ep"] > 1, (4 + 2 * full) * shown * one, 0.0)
+        exchanges = (4 + 2 * full) * one
+        shown = self.exposed_s(exchanges, compute) if framework.overlaps_experts else exchanges
+        return np.where(c["ep"] > 1, shown, 0.0)
 
     def _stalled_s(self, full: FloatColumn) -> FloatColumn:
         """Delay of a layer's collectives, hop by hop, while transfers of a pipeline between nodes are under way."""
         c = self.columns
         devices = c["tp"] * c["cp"] * c["dp"] * c["pp"]
-        stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.devices_per_node)
+        stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.domain)
         hops = (10 + 4 * full) * c["tp"]
         return np.where(stalls, hops * self.training.framework.pipeline_hop_s, 0.0)
 

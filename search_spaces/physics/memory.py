@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -304,11 +305,24 @@ class _Held:
 def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> _Held:
     tp, pp, ep = columns["tp"], columns["pp"], columns["ep"]
     folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
-    is_first, is_last = stage == 0, np.where(folded, stage == 0, stage == pp - 1)
+    is_last = np.where(folded, stage == 0, stage == pp - 1)
     kinds = _layers(model, framework, columns, stage, is_last)
     dense, experts = _layer_weights(model, tp, ep, expert_tp(columns))
     unit = np.max(np.where(kinds.rank > 0, dense + experts, 0.0), axis=0)
     of_dense, of_experts = np.sum(kinds.rank * dense, axis=0), np.sum(kinds.rank * experts, axis=0)
+    ends = end_weights(model, framework, columns, stage)
+    copies = 1 if framework.shards_over_experts else ep
+    shards = (ends + of_dense) / (sharding_ranks(columns) / copies)
+    shards = shards + of_experts / (expert_replicas(columns) / zero_groups(columns))
+    layers, weights = np.sum(kinds.rank, axis=0), ends + of_dense + of_experts
+    return _Held(layers, kinds, weights, shards, unit, ends, is_last)
+
+
+def end_weights(model: ModelSpec, framework: FrameworkProfile, columns: Mapping[str, Any], stage: Any) -> FloatColumn:
+    """Weights of one rank outside of layers: embedding, last norm, head, and what joins layers for further tokens."""
+    tp = columns["tp"]
+    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
+    is_first, is_last = stage == 0, np.where(folded, stage == 0, stage == columns["pp"] - 1)
     shared = model.tied_head & is_first & is_last
     vocab = framework.padded_vocab(model, tp) * model.hidden / tp
     positions = (model.embedding_parameters - model.vocab * model.hidden) / tp
@@ -317,12 +331,18 @@ def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage
     # multi_token_prediction.py).
     copied = np.where(is_first, 0.0, vocab) if model.mtp_layers and not model.tied_head else 0.0
     head = np.where(shared, 0, vocab) + model.norm_parameters + further + copied
-    ends = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
-    copies = 1 if framework.shards_over_experts else ep
-    shards = (ends + of_dense) / (sharding_ranks(columns) / copies)
-    shards = shards + of_experts / (expert_replicas(columns) / zero_groups(columns))
-    layers, weights = np.sum(kinds.rank, axis=0), ends + of_dense + of_experts
-    return _Held(layers, kinds, weights, shards, unit, ends, is_last)
+    ends: FloatColumn = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
+    return ends
+
+
+def head_in_layers(model: ModelSpec, framework: FrameworkProfile, tp: IntColumn | FloatColumn) -> FloatColumn | None:
+    """The layers that the head counts for where a code shares layers out with it, by the weights that a token meets
+    (nanotron's block costs); None elsewhere."""
+    if not framework.balances_head:
+        return None
+    met = model.attention_parameters + max(1, model.top_k) * model.feed_forward_parameters
+    layers: FloatColumn = framework.padded_vocab(model, tp) * model.hidden / met
+    return layers
 
 
 def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColumn) -> tuple[FloatColumn, FloatColumn]:
@@ -342,12 +362,9 @@ def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColum
 def _layers(
     model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn, is_last: BoolColumn
 ) -> KindsHeld:
-    """Of a rank. Layers that predict further tokens count as layers of the last chunk, their projections as its ends.
-    balances_head: the head counts as as many layers as it has weights of one (nanotron)."""
-    head = None
-    if framework.balances_head:
-        words = framework.padded_vocab(model, columns["tp"])
-        head = words * model.hidden / (model.layer_parameters - 2 * model.norm_parameters)
+    """Of a rank. Layers that predict further tokens count as layers of the last chunk, their projections as its
+    ends."""
+    head = head_in_layers(model, framework, columns["tp"])
     further = np.array([[model.mtp_layers * (kind == last_kind(model))] for _, kind in layer_kinds(model)]) * is_last
     held = kinds_held(model, columns, stage, head)
     return held._replace(rank=held.rank + further, last_chunk=held.last_chunk + further)
@@ -416,7 +433,7 @@ def _late(training: Training, columns: Columns, constants: Constants) -> FloatCo
     device is not behind (docs/explanation/physics-memory.md)."""
     model, framework = training.model, training.framework
     gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
-    inside = (columns["pp"] > 1) & (columns["tp"] <= training.cluster.devices_per_node)
+    inside = (columns["pp"] > 1) & (columns["tp"] <= training.cluster.domain)
     where = gathered & (inside | (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1))
     each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
     return np.where(where, constants.late_buffers * each, 0.0)

@@ -112,8 +112,11 @@ class Network:
         each a ring with as many hops as a gather of all (InternEvo's hybrid_zero_optim.py, broadcast_params)."""
         group = self._group(n, stride)
 
+        # A broadcast sends all of a part over each link, a ring of a gather (n - 1) / n of its bytes.
+        part = size_bytes / np.maximum(1.0, group.ranks - 1)
+
         def each(protocol: NcclProtocol) -> FloatColumn:
-            return self._ring_s(group, protocol, size_bytes / group.ranks, 1)
+            return self._ring_s(group, protocol, part, 1)
 
         return group.ranks * self._started(group, self._fastest(each))
 
@@ -210,16 +213,14 @@ class Network:
         """Devices that the node's link joins, and those of a rack; all of them where there are no racks."""
         cluster = self.cluster
         rack = cluster.nodes_per_rack * cluster.devices_per_node
-        if rack and cluster.node_link is not None and cluster.network_link == cluster.node_link:
-            return rack, MAX_WHOLE
-        return cluster.devices_per_node, rack or MAX_WHOLE
+        return cluster.domain, rack if rack > cluster.domain else MAX_WHOLE
 
     @property
     def _far_links(self) -> tuple[LinkSpec, LinkSpec]:
         """What leads out of `_domain`'s devices, and out of its racks."""
         network = self.cluster.network_link or FREE
         beyond = self.cluster.rack_link or network
-        return (beyond, beyond) if self._domain[0] > self.cluster.devices_per_node else (network, beyond)
+        return (beyond, beyond) if self.cluster.domain > self.cluster.devices_per_node else (network, beyond)
 
     def _near(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
         """Latency and bandwidth inside a node: of the module's link where the group fits a module."""

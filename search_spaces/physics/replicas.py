@@ -56,11 +56,11 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
         late = (count - 1) * np.maximum(0.0, pace - window / count) + ends
         return late + share * (whole - late) if beside else whole
 
-    beside = framework.overlapped_gradients
+    overlaps = framework.overlapped_gradients
     forward, backward = passes.forward_s, passes.backward_s
     sharded = np.maximum(unit.scattered, unit.summed)
-    scatter = shown(sharded, unit.scattered + unit.summed, backward, beside)
-    reduce = shown(unit.reduced, unit.reduced, backward, beside)
+    scatter = shown(sharded, unit.scattered + unit.summed, backward, overlaps)
+    reduce = shown(unit.reduced, unit.reduced, backward, overlaps)
     if framework.whole_gradients:
         scatter = reduce
     if framework.late_whole_gradients:
@@ -74,7 +74,7 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     both = np.maximum(unit.gathered + unit.scattered, unit.summed)
     again = shown(unit.gathered, unit.gathered, backward)
     # The first unit's gather comes before the pass, the last one's parts are made after it.
-    through = shown(both, unit.gathered + unit.scattered + unit.summed, backward, beside)
+    through = shown(both, unit.gathered + unit.scattered + unit.summed, backward)
     three = micro * gather + (micro - rounds) * again + rounds * through
     stages = [reduce, scatter + late, rounds * scatter + late, three]
     return np.select([c["zero_stage"] == stage for stage in range(4)], stages)
@@ -109,7 +109,7 @@ def _unit(rank: Rank, passes: Passes, count: FloatColumn) -> _Unit:
     if not framework.shards_over_experts:
         # Weights that each of the ep ranks has a copy of are summed among these, then scattered and gathered.
         among = rank.network.all_reduce_s(dense * framework.reduce_bytes, c["ep"], expert_tp(c))
-        apart = _of(rank, dense, np.maximum(1.0, group / c["ep"]), stride, groups)
+        apart = _of(rank, dense, group / c["ep"], stride, groups)
         alike = apart._replace(reduced=alike.reduced, scattered=apart.scattered + among)
     own = _of(rank, experts, expert_replicas(c) / groups, stride, groups)
     return _Unit(*(one + other for one, other in zip(alike, own, strict=True)))

@@ -23,6 +23,7 @@ from meshtune.search_spaces.columns import (
 from meshtune.search_spaces.model import layer_kinds
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.layer_time import LayerTime, Rank, summed
+from meshtune.search_spaces.physics.memory import end_weights, head_in_layers
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
 from meshtune.search_spaces.physics.training import Training, missing
@@ -57,10 +58,12 @@ class TimePart(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """The pipeline's slowest rank and one micro-batch: its layers of each kind (kinds x plans), their seconds by kind
-    of work, and its seconds in the head; and the seconds of all ranks together."""
+    """The pipeline's slowest rank and one micro-batch: its layers of each kind (kinds x plans), its weights that all
+    replicas hold alike and experts', its layers' seconds by kind of work, and its seconds in the head; and the seconds
+    of all ranks together."""
 
     held: FloatColumn
+    weights: tuple[FloatColumn, FloatColumn]
     work: LayerTime
     head_s: FloatColumn
     all_s: FloatColumn
@@ -87,7 +90,7 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
         TimePart.TP: micro * work.tp,
         TimePart.CP: micro * work.cp,
         TimePart.EP: micro * work.ep,
-        TimePart.SEND_RECEIVE: _send_receive_s(rank),
+        TimePart.SEND_RECEIVE: _send_receive_s(rank, stage),
         TimePart.BUBBLE: _bubble_s(rank, stage),
         TimePart.DP: _dp_s(rank, stage),
         TimePart.OPTIMIZER: _optimizer_s(rank, stage),
@@ -95,35 +98,34 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
 
 
 def _slowest_stage(rank: Rank) -> _Stage:
-    """The head comes on top of the last chunk's layers, or, where the framework balances it, counts as so many layers
-    as its weights are (nanotron's block costs)."""
+    """The head comes on top of the last chunk's layers, or counts as layers (`head_in_layers`)."""
     model, c, framework = rank.training.model, rank.columns, rank.training.framework
     head_s, layers = rank.head_s(), rank.layers()
     seconds = np.stack([layer.total for layer in layers])
-    of_head = None
-    if framework.balances_head:
-        met = model.attention_parameters + max(1, model.top_k) * model.feed_forward_parameters
-        of_head = framework.padded_vocab(model, c["tp"]) * model.hidden / met
+    of_head = head_in_layers(model, framework, c["tp"])
     folded = c["schedule"] == SCHEDULES.index(Schedule.ZBV)
-    held, heads = [], []
+    held, heads, ends = [], [], []
     for stage in stages_apart(model, c):
+        ends.append(end_weights(model, framework, c, stage))
         held.append(kinds_held(model, c, stage, of_head).rank)
         heads.append(np.where(np.where(folded, stage == 0, stage == c["pp"] - 1), head_s, 0.0))
     slowest = np.argmax([np.sum(own * seconds, axis=0) + head for own, head in zip(held, heads, strict=True)], axis=0)
     chosen = np.choose(slowest, held)
     all_s = head_s + sum(count * layer.total for (count, _), layer in zip(layer_kinds(model), layers, strict=True))
-    return _Stage(chosen, summed(layers, chosen), np.choose(slowest, heads), all_s)
+    dense, experts = rank.weights(chosen)
+    weights = dense + np.choose(slowest, ends), experts
+    return _Stage(chosen, weights, summed(layers, chosen), np.choose(slowest, heads), all_s)
 
 
-def _send_receive_s(rank: Rank) -> FloatColumn:
+def _send_receive_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Per micro-batch and chunk an activation forward and a gradient back, cut over tp (Narayanan et al. 2021, 4.1)."""
     c, model = rank.columns, rank.training.model
     size = rank.tokens * model.hidden * rank.training.framework.transfer_bytes / c["tp"]
     one = rank.network.send_s(size, c["pp"], c["tp"] * c["cp"] * c["dp"]) + rank.constants.send_overhead_s
     times = 2 * (c["grad_accum_steps"] * c["vpp"] + c["pp"] - 1)
     beside = rank.training.framework.overlaps_sends & (c["vpp"] > 1)
-    shown = np.where(beside, np.minimum(rank.constants.exposed_reduction, 1.0), 1.0)
-    return np.where(c["pp"] > 1, times * one * shown, 0.0)
+    shown = np.where(beside, rank.exposed_s(one, stage.seconds / (2 * c["vpp"])), one)
+    return np.where(c["pp"] > 1, times * shown, 0.0)
 
 
 def _bubble_s(rank: Rank, stage: _Stage) -> FloatColumn:
@@ -147,7 +149,7 @@ def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
     c, framework = rank.columns, rank.training.framework
     computing, layers = stage.work.compute + stage.head_s, np.sum(stage.held, axis=0)
     forward, backward = computing / 3, computing * 2 / 3 + stage.work.recompute
-    shown = replicas_s(rank, Passes(layers, rank.weights(stage.held), forward, backward))
+    shown = replicas_s(rank, Passes(layers, stage.weights, forward, backward))
     waiting = straggling_s(rank, c["grad_accum_steps"] * (forward + backward))
     slices = (PARAMETERS_PER_LAYER * layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
     cut = slices * framework.slice_s * rank.constants.launch_factor
@@ -157,7 +159,7 @@ def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
 def _optimizer_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
     c, framework = rank.columns, rank.training.framework
-    dense, experts = rank.weights(stage.held)
+    dense, experts = stage.weights
     shared = dense / sharding_ranks(c) * (1.0 if framework.shards_over_experts else c["ep"])
     sharded = shared + experts * zero_groups(c) / expert_replicas(c)
     own = np.where(c["zero_stage"] >= 1, sharded, dense + experts)

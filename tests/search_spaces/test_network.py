@@ -109,7 +109,7 @@ def test_copies_for_one_node_cross_the_network_together():
 
 
 def test_parts_that_are_broadcast_cost_as_many_rings_as_there_are_ranks():
-    each = 63 / 64 * S / 64 / (8 * 10e9) + 56 * 2e-6 + 7 * 10e-6
+    each = S / 64 / (8 * 10e9) + 56 * 2e-6 + 7 * 10e-6
     assert float(network().broadcasts_s(S, 64, 1)) == pytest.approx(64 * each)
 
 
