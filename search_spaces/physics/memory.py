@@ -62,7 +62,7 @@ Parts = dict[MemoryPart, FloatColumn]
 
 # The columns' values of the schedules that compute gradients of inputs and of weights in separate passes.
 SPLITTING = [index for index, schedule in enumerate(SCHEDULES) if schedule.splits_backward]
-# Of `memory_offset_bytes`, what tensors are told of: workspaces of cuBLAS, 32 MiB each on Hopper; the rest is the
+# The part of `memory_offset_bytes` that is tensors: workspaces of cuBLAS, 32 MiB each on Hopper; the rest is the
 # allocator's.
 WORKSPACES_SHARE = 0.25
 
@@ -178,10 +178,10 @@ def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
 
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
-    """Beside PyTorch's allocator; with a communicator for each kind of group beyond those of tensor and data
-    parallelism. Sends between stages share one buffer (NVIDIA/nccl issue 1450)."""
+    """Beside PyTorch's allocator; with a communicator for context and expert parallelism each, beyond those of tensor
+    and data parallelism, and for the groups that shards are summed over. Sends between stages share one buffer (NVIDIA/nccl issue 1450)."""
     outside = outside_bytes(training)
-    further = np.sum([columns[name] > 1 for name in ("cp", "ep")], axis=0)
+    further = np.sum([columns["cp"] > 1, columns["ep"] > 1, zero_groups(columns) > 1], axis=0)
     counted: FloatColumn = outside + further * COMMUNICATOR_BYTES[training.cluster.device.kind] * (outside > 0)
     return counted
 

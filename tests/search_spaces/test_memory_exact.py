@@ -22,6 +22,7 @@ from meshtune.search_spaces.plan import LOSS_CHUNKS, Plan
 SLOW, LONG = pytest.mark.slow, pytest.mark.long
 MODEL = ModelSpec(name="mid", layers=4, hidden=1024, heads=16, kv_heads=8, ffn=4096, vocab=16384, seq_len=1024)
 MIXTURE = replace(MODEL, name="mixture", experts=8, top_k=2, ffn=2048)
+MANY = replace(MIXTURE, name="many", experts=16, top_k=8)
 # The loss is the fullest moment.
 WORDY = replace(MODEL, name="wordy", vocab=131072)
 PADDED = replace(MODEL, name="padded", vocab=120001, vocab_multiple=4096)
@@ -80,6 +81,8 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(MIXTURE, {"dp": 8, "ep": 2, "zero_stage": 1, "zero_group": 4}, 0, marks=LONG),
         pytest.param(MIXTURE, {"dp": 2, "tp": 2, "ep": 4, "etp": 1, "zero_stage": 1}, 0, marks=LONG),
         pytest.param(MIXTURE, {"dp": 4, "ep": 2, "etp": 2, "zero_stage": 1}, 0, marks=LONG),
+        pytest.param(MANY, {"dp": 2, "tp": 4, "ep": 8, "etp": 1, "zero_stage": 1}, 0, marks=SLOW),
+        pytest.param(MANY, {"dp": 4, "tp": 2, "ep": 2, "etp": 4, "zero_stage": 1}, 0, marks=LONG),
         pytest.param(MIXTURE, {"dp": 4, "cp": 2, "ep": 4, "zero_stage": 1}, 0, marks=LONG),
         pytest.param(WORDY, {"loss_chunks": 1, "recompute": "full"}, 0, marks=LONG),
         pytest.param(WORDY, {"loss_chunks": 2, "tp": 4}, 0, marks=SLOW),
