@@ -7,6 +7,7 @@ import pytest
 
 from meshtune.tuner.search.physics.acquisition import (
     EQUAL,
+    FAR_OUT,
     Outlook,
     added_area,
     chance_better,
@@ -98,7 +99,7 @@ def test_the_expected_improvement_of_a_mixture_is_what_draws_find() -> None:
     ]
     random, found = np.random.default_rng(0), np.zeros(2)
     for one in components:
-        draws = one.mean + one.sd * random.standard_t(3, size=(400_000, 2))
+        draws = one.mean + one.sd * random.standard_normal((400_000, 2))
         found += one.weight * np.mean(np.maximum(0.0, 0.05 - draws), axis=0)
     assert np.exp(log_expected_improvement(components, 0.05)) == pytest.approx(found, rel=0.02)
 
@@ -108,8 +109,11 @@ def test_hopeless_plans_still_have_an_order() -> None:
     logs = log_expected_improvement([Component(1.0, means, np.full(5, 0.1))], 0.0)
     assert np.all(np.isfinite(logs))
     assert np.all(np.diff(logs) < 0)
-    # The density tends to 6 sqrt(3) / (pi u^4), so the integral of its tail's integral to a sixth of that times u^2.
-    assert logs[2] == pytest.approx(np.log(0.1 * np.sqrt(3) / np.pi / 50**2), rel=1e-3)
+    # Of the tail's integral, the density over u^2 is left.
+    assert logs[2] == pytest.approx(np.log(0.1 / np.sqrt(2 * np.pi) / 50**2) - 50**2 / 2, abs=2e-3)
+    # Where the expansion begins, nothing jumps.
+    edge = 0.1 * (-FAR_OUT + np.array([-1e-6, 1e-6]))
+    assert np.ptp(log_expected_improvement([Component(1.0, edge, np.full(2, 0.1))], 0.0)) < 0.01
 
 
 def test_the_chance_to_be_better_is_the_mixtures() -> None:

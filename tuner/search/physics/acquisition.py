@@ -1,8 +1,9 @@
 """The worth of a trial of each plan: expected improvement, the probability that it runs, and its cost.
 
 Speeds are logarithms of seconds per token, so an improvement is a share of the speed. The expected improvement of a
-mixture is the mixture of the expected improvements, exact for each plan. Their tails are Student's t with 3 degrees of
-freedom: real steps are further off, more often, than a normal distribution has it (benchmarks/log.md).
+mixture is the mixture of the expected improvements, exact for each plan. Each hypothesis is normal there: that steps
+are further off than the physics' closest hypothesis has it is another one's word (`speed`), and surprises are slow, not
+fast (benchmarks/log.md). The chance left keeps Student's t, whose tails make it end a search too late, not too early.
 
 With two objectives, speed and memory left over, the gain is the growth of the area (hypervolume, Zitzler & Thiele 1998)
 of the Pareto front of log(seconds per token) and log(peak bytes). A reference closes the area: half the best speed
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log, pi, sqrt
+from math import erfc, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,11 @@ SLOWEST = log(2.0)
 # Far below any improvement that counts; keeps logarithms finite.
 LEAST = 1e-12
 
+# Standard deviations, from which on the normal distribution's expansion takes the place of its functions.
+FAR_OUT = -5.0
+
 Points = npt.NDArray[np.float64]
+_erfc = np.vectorize(erfc, otypes=[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +73,20 @@ def cost_of(held_s: Sequence[float], steps_s: Sequence[float], failed_held_s: Se
 
 
 def log_expected_improvement(components: Sequence[Component], best: float) -> FloatColumn:
-    """The logarithm of the mean of max(0, best - log(seconds per token)) for each plan, by Student's t.
+    """The logarithm of the mean of max(0, best - log(seconds per token)) for each plan.
 
-    For 3 degrees of freedom, the mean of max(0, u - T) is u F(u) + (3 + u^2) f(u) / 2 with its distribution function F
-    and density f (Tracey & Wolpert 2018, section 3): it falls as u^-2, never to nothing.
+    Of a normal distribution, u standard deviations below `best`, it is sd (u F(u) + f(u)) with the distribution
+    function F and density f (Jones et al. 1998, eq. 15). Far out that is a difference of equal numbers: there f(u) /
+    (u^2 + 3), from the expansion of Mills' ratio, keeps the order of hopeless plans.
     """
     parts = []
     for component in components:
         u = (best - component.mean) / component.sd
-        density = 6.0 * sqrt(3.0) / (pi * (3.0 + u**2) ** 2)
-        gain = np.maximum(u * heavy_cdf(u) + (3.0 + u**2) / 2.0 * density, LEAST)
-        parts.append(log(component.weight) + np.log(component.sd) + np.log(gain))
+        log_density = -0.5 * (u**2 + log(2.0 * pi))
+        near = np.maximum(u, FAR_OUT)
+        gain = near * 0.5 * _erfc(-near / sqrt(2.0)) + np.exp(-0.5 * near**2) / sqrt(2.0 * pi)
+        log_gain = np.where(u > FAR_OUT, np.log(gain), log_density - np.log(u**2 + 3.0))
+        parts.append(log(component.weight) + np.log(component.sd) + log_gain)
     total: FloatColumn = np.logaddexp.reduce(parts)
     return total
 
