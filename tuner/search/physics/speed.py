@@ -3,9 +3,10 @@
 Each hypothesis is a Gaussian process over log(measured / expected). Three trust the physics, closely, loosely or for
 its order alone; one expects a network that stalls; two trust nothing, and take every plan for equally fast at first.
 Their weights follow from how well each foretold what was measured (their evidence), so a prior that is badly wrong is
-found out within a few trials and no longer followed. One that trusts the order is as wide as those that trust nothing:
-else a large scatter, however well the plans are ordered, would be evidence against the physics. So is a past that misleads: with earlier campaigns, each hypothesis stands
-there a second time, conditioned on the campaign's own measurements alone.
+found out within a few trials and no longer followed. The one that trusts the order is as wide as those that trust
+nothing: else a large scatter, however well the plans are ordered, would be evidence against the physics. A past that
+misleads is found out, too: with earlier campaigns, each hypothesis stands there a second time, conditioned on the
+campaign's own measurements alone.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Weighing:
             return -time + np.minimum(log_runs, np.log(LIKELY))
         front = self._front()
         if front is None:
-            gain = acquisition.log_expected_improvement(self.components, self.best)
+            gain = self._log_improvement(self.components, self.best)
         else:
             gain = acquisition.log_expected_growth(front, self._outlook(), self.seed)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
@@ -136,7 +136,7 @@ class Weighing:
         runs = float(np.clip(self.memory.runs[at], 0.0, 1.0))
         gain = 0.0
         if self.best is not None:
-            gain = float(np.expm1(np.exp(acquisition.log_expected_improvement(components, self.best)[0]))) * runs
+            gain = float(np.expm1(np.exp(self._log_improvement(components, self.best)[0]))) * runs
         return Expectation(
             step_time_s=float(np.exp(step)),
             step_time_low_s=float(np.exp(step - WIDTH * sd)),
@@ -155,6 +155,9 @@ class Weighing:
             return acquisition.chance_of_growth(front, self._outlook(), self.memory.runs, tolerance, self.seed)
         single = self.components, self.memory.runs, self.rows
         return acquisition.chance_left(self.belief.speeds, *single, self.trials.best, tolerance, self.seed)
+
+    def _log_improvement(self, components: Sequence[Component], best: float) -> FloatColumn:
+        return acquisition.log_expected_improvement(components, best, heavy=self.rows.knobs.shape[1] > 0)
 
     def _front(self) -> acquisition.Front | None:
         if not self.pareto:
