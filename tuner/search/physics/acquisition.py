@@ -3,8 +3,8 @@
 Speeds are logarithms of seconds per token, so an improvement is a share of the speed. The expected improvement of a
 mixture is the mixture of the expected improvements, exact for each plan. Each hypothesis about layouts is normal: that
 steps are further off than the closest one has it is another one's word (`speed`), and surprises are slow, not fast
-(benchmarks/log.md). Knobs' effects have one assumed size in all hypotheses: with knobs, and in the chance that is left,
-tails are Student's t with 3 degrees of freedom.
+(benchmarks/log.md). Knobs' effects have one assumed size in all hypotheses: with knobs, without a model, and in the
+chance that is left, tails are Student's t with 3 degrees of freedom.
 
 With two objectives, speed and memory left over, the gain is the growth of the area (hypervolume, Zitzler & Thiele 1998)
 of the Pareto front of log(seconds per token) and log(peak bytes). A reference closes the area: half the best speed
