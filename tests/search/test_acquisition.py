@@ -7,6 +7,7 @@ import pytest
 
 from meshtune.tuner.search.physics.acquisition import (
     EQUAL,
+    FAR_OUT,
     Outlook,
     added_area,
     chance_better,
@@ -91,25 +92,39 @@ def test_a_run_on_a_sick_node_gets_more_noise_and_no_other_does() -> None:
     assert np.delete(found, 4) == pytest.approx(np.delete(noise, 4))
 
 
-def test_the_expected_improvement_of_a_mixture_is_what_draws_find() -> None:
+@pytest.mark.parametrize("heavy", [False, True])
+def test_the_expected_improvement_of_a_mixture_is_what_draws_find(heavy: bool) -> None:
     components = [
         Component(0.7, np.array([0.1, 0.5]), np.array([0.2, 0.1])),
         Component(0.3, np.array([-0.2, 0.0]), np.array([0.4, 0.3])),
     ]
     random, found = np.random.default_rng(0), np.zeros(2)
     for one in components:
-        draws = one.mean + one.sd * random.standard_t(3, size=(400_000, 2))
-        found += one.weight * np.mean(np.maximum(0.0, 0.05 - draws), axis=0)
-    assert np.exp(log_expected_improvement(components, 0.05)) == pytest.approx(found, rel=0.02)
+        unit = random.standard_t(3, size=(400_000, 2)) if heavy else random.standard_normal((400_000, 2))
+        found += one.weight * np.mean(np.maximum(0.0, 0.05 - one.mean - one.sd * unit), axis=0)
+    assert np.exp(log_expected_improvement(components, 0.05, heavy=heavy)) == pytest.approx(found, rel=0.02)
 
 
-def test_hopeless_plans_still_have_an_order() -> None:
+@pytest.mark.parametrize(
+    ("heavy", "far"),
+    [
+        # Of the normal tail's integral, the density over u^2 is left.
+        (False, np.log(0.1 / np.sqrt(2 * np.pi) / 50**2) - 50**2 / 2),
+        # The density tends to 6 sqrt(3) / (pi u^4), so its tail's integral, integrated, to a sixth of that times u^2.
+        (True, np.log(0.1 * np.sqrt(3) / np.pi / 50**2)),
+    ],
+)
+def test_hopeless_plans_still_have_an_order(heavy: bool, far: float) -> None:
     means = np.array([1.0, 2.0, 5.0, 20.0, 100.0])
-    logs = log_expected_improvement([Component(1.0, means, np.full(5, 0.1))], 0.0)
+    logs = log_expected_improvement([Component(1.0, means, np.full(5, 0.1))], 0.0, heavy=heavy)
     assert np.all(np.isfinite(logs))
     assert np.all(np.diff(logs) < 0)
-    # The density tends to 6 sqrt(3) / (pi u^4), so the integral of its tail's integral to a sixth of that times u^2.
-    assert logs[2] == pytest.approx(np.log(0.1 * np.sqrt(3) / np.pi / 50**2), rel=1e-3)
+    assert logs[2] == pytest.approx(far, abs=5e-3)
+
+
+def test_the_expected_improvement_does_not_jump_where_its_expansion_begins() -> None:
+    edge = 0.1 * (-FAR_OUT + np.array([-1e-6, 1e-6]))
+    assert np.ptp(log_expected_improvement([Component(1.0, edge, np.full(2, 0.1))], 0.0)) < 0.01
 
 
 def test_the_chance_to_be_better_is_the_mixtures() -> None:

@@ -61,7 +61,14 @@ def test_measurements_that_the_physics_cannot_foretell_are_believed_instead(few:
     inverted = learn(few, 2 * few.log_step.mean() - few.log_step + noise(len(few)))
     # Constants in doubt can make plans alike, but turn no order round.
     assert np.std(middle(alike, few)) < NOISE
-    assert trusting(inverted) < 0.02
+    assert trusting(inverted) < 0.05
+
+
+def test_a_large_scatter_about_the_physics_order_leaves_it_trusted(few: Rows) -> None:
+    # A network that retries: every plan is 3 to 10 times slower than expected, each by its own luck.
+    for seed in range(5):
+        luck = np.random.default_rng(seed).normal(1.5, 0.5, len(few))
+        assert trusting(learn(few, few.log_step + luck)) > 0.5
 
 
 def with_past(few: Rows, past_times: FloatColumn, own_times: FloatColumn, own: int) -> Speeds:

@@ -1,8 +1,10 @@
 """The worth of a trial of each plan: expected improvement, the probability that it runs, and its cost.
 
 Speeds are logarithms of seconds per token, so an improvement is a share of the speed. The expected improvement of a
-mixture is the mixture of the expected improvements, exact for each plan. Their tails are Student's t with 3 degrees of
-freedom: real steps are further off, more often, than a normal distribution has it (benchmarks/log.md).
+mixture is the mixture of the expected improvements, exact for each plan. Each hypothesis about layouts is normal: that
+steps are further off than the closest one has it is another one's word (`speed`), and surprises are slow, not fast
+(benchmarks/log.md). Knobs' effects have one assumed size in all hypotheses: with knobs, without a model, and in the
+chance that is left, tails are Student's t with 3 degrees of freedom.
 
 With two objectives, speed and memory left over, the gain is the growth of the area (hypervolume, Zitzler & Thiele 1998)
 of the Pareto front of log(seconds per token) and log(peak bytes). A reference closes the area: half the best speed
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log, pi, sqrt
+from math import erfc, log, pi, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +36,11 @@ SLOWEST = log(2.0)
 # Far below any improvement that counts; keeps logarithms finite.
 LEAST = 1e-12
 
+# Standard deviations, from which on the normal distribution's expansion takes the place of its functions.
+FAR_OUT = -5.0
+
 Points = npt.NDArray[np.float64]
+_erfc = np.vectorize(erfc, otypes=[np.float64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +73,31 @@ def cost_of(held_s: Sequence[float], steps_s: Sequence[float], failed_held_s: Se
     return Cost(startup, slope, failed)
 
 
-def log_expected_improvement(components: Sequence[Component], best: float) -> FloatColumn:
-    """The logarithm of the mean of max(0, best - log(seconds per token)) for each plan, by Student's t.
-
-    For 3 degrees of freedom, the mean of max(0, u - T) is u F(u) + (3 + u^2) f(u) / 2 with its distribution function F
-    and density f (Tracey & Wolpert 2018, section 3): it falls as u^-2, never to nothing.
-    """
-    parts = []
-    for component in components:
-        u = (best - component.mean) / component.sd
-        density = 6.0 * sqrt(3.0) / (pi * (3.0 + u**2) ** 2)
-        gain = np.maximum(u * heavy_cdf(u) + (3.0 + u**2) / 2.0 * density, LEAST)
-        parts.append(log(component.weight) + np.log(component.sd) + np.log(gain))
+def log_expected_improvement(components: Sequence[Component], best: float, *, heavy: bool = False) -> FloatColumn:
+    """The logarithm of the mean of max(0, best - log(seconds per token)) for each plan. heavy: by Student's t."""
+    unit_gain = _log_heavy_gain if heavy else _log_normal_gain
+    parts = [log(one.weight) + np.log(one.sd) + unit_gain((best - one.mean) / one.sd) for one in components]
     total: FloatColumn = np.logaddexp.reduce(parts)
     return total
+
+
+def _log_normal_gain(u: FloatColumn) -> FloatColumn:
+    """The logarithm of the mean of max(0, u - Z): of u F(u) + f(u), with the normal distribution function F and density
+    f (Jones et al. 1998, eq. 15).
+
+    Far out that is a difference of equal numbers: there f(u) / (u^2 + 3), from the expansion of Mills' ratio, keeps
+    the order of hopeless plans.
+    """
+    near = np.maximum(u, FAR_OUT)
+    gain = near * 0.5 * _erfc(-near / sqrt(2.0)) + np.exp(-0.5 * near**2) / sqrt(2.0 * pi)
+    return np.where(u > FAR_OUT, np.log(gain), -0.5 * (u**2 + log(2.0 * pi)) - np.log(u**2 + 3.0))
+
+
+def _log_heavy_gain(u: FloatColumn) -> FloatColumn:
+    """For 3 degrees of freedom, the mean of max(0, u - T) is u F(u) + (3 + u^2) f(u) / 2 with its distribution function
+    F and density f (Tracey & Wolpert 2018, section 3): it falls as u^-2, never to nothing."""
+    density = 6.0 * sqrt(3.0) / (pi * (3.0 + u**2) ** 2)
+    return np.log(np.maximum(u * heavy_cdf(u) + (3.0 + u**2) / 2.0 * density, LEAST))
 
 
 def chance_better(components: Sequence[Component], than: float) -> FloatColumn:

@@ -96,7 +96,8 @@ def moments(mixture: Sequence[tuple[float, FloatColumn, FloatColumn]]) -> tuple[
 class Weighing:
     """Candidates under a belief. views: of the candidates, then of the plans under way. components: what each
     hypothesis says of the candidates' speeds. memory: what is believed of theirs. best: log(seconds per token) to
-    improve on, None while nothing is known to run."""
+    improve on, None while nothing is known to run. heavy: improvements by Student's t, as no physics says how far off
+    plans are, or their knobs."""
 
     trials: Trials
     rows: Rows
@@ -107,6 +108,7 @@ class Weighing:
     best: float | None
     pareto: bool
     seed: int
+    heavy: bool
 
     def worth(self) -> FloatColumn:
         """The logarithm of what a trial of each candidate is worth."""
@@ -116,7 +118,7 @@ class Weighing:
             return -time + np.minimum(log_runs, np.log(LIKELY))
         front = self._front()
         if front is None:
-            gain = acquisition.log_expected_improvement(self.components, self.best)
+            gain = self._log_improvement(self.components, self.best)
         else:
             gain = acquisition.log_expected_growth(front, self._outlook(), self.seed)
         cost: FloatColumn = np.log(self.trials.cost.of(time + self.rows.log_tokens, self.memory.runs))
@@ -136,7 +138,7 @@ class Weighing:
         runs = float(np.clip(self.memory.runs[at], 0.0, 1.0))
         gain = 0.0
         if self.best is not None:
-            gain = float(np.expm1(np.exp(acquisition.log_expected_improvement(components, self.best)[0]))) * runs
+            gain = float(np.expm1(np.exp(self._log_improvement(components, self.best)[0]))) * runs
         return Expectation(
             step_time_s=float(np.exp(step)),
             step_time_low_s=float(np.exp(step - WIDTH * sd)),
@@ -156,6 +158,9 @@ class Weighing:
         single = self.components, self.memory.runs, self.rows
         return acquisition.chance_left(self.belief.speeds, *single, self.trials.best, tolerance, self.seed)
 
+    def _log_improvement(self, components: Sequence[Component], best: float) -> FloatColumn:
+        return acquisition.log_expected_improvement(components, best, heavy=self.heavy)
+
     def _front(self) -> acquisition.Front | None:
         if not self.pareto:
             return None
@@ -171,9 +176,9 @@ def weigh(trials: Trials, rows: Rows, belief: Belief, task: Task, seed: int, *, 
     """The candidates `rows` under a belief. residual: the best measured speed counts."""
     views = belief.speeds.views(stack([rows, trials.pending]))
     best = float(np.min(trials.own_times)) if residual and len(trials.own_times) else None
-    return Weighing(
-        trials, rows, belief, views, views.components(len(rows)), belief.memory(rows), best, task.pareto, seed
-    )
+    heavy = rows.knobs.shape[1] > 0 or not task.training.model.known
+    components, memory = views.components(len(rows)), belief.memory(rows)
+    return Weighing(trials, rows, belief, views, components, memory, best, task.pareto, seed, heavy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
