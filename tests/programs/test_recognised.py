@@ -231,6 +231,24 @@ def test_groups_that_are_sharded_over_are_the_plan_s(start, group, words, folder
     spaces(folder, json.dumps(spec))
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_group_of_a_node_whose_devices_nobody_says_is_one_node_s_or_asked(nodes, folder):
+    start = READ["litgpt"][0].replace("--devices 8", f"--num_nodes {nodes}")
+    (folder / "run.sh").write_text(f"#!/bin/bash\n{start}\n")
+    spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
+    [*questions] = [each for each in spec.pop("open_questions") if "zero_group" in each]
+    if nodes == 1:
+        assert (questions, "zero_group" in spec["workload"]["fixed"]) == ([], False)
+    else:
+        [question] = questions
+        assert "its sharding strategy: ZeRO" in question
+        assert question.endswith("how large is one, here, in workload.fixed and, beside 0, in space?")
+        spec["baseline"]["zero_group"] = spec["workload"]["fixed"]["zero_group"] = 8
+        spec["space"] = {"zero_group": [0, 8]}
+    del spec["workload"]["log"]
+    spaces(folder, json.dumps({**spec, "global_batch_size": 64}))
+
+
 def test_more_context_ranks_than_kv_heads_run_where_the_program_repeats_them(folder):
     """https://github.com/volcengine/verl/issues/1226: 8 key/value heads over 16 ranks."""
     start = READ["verl"][0].replace("n_gpus_per_node=4", "n_gpus_per_node=8")
