@@ -329,6 +329,17 @@ MEGATRON_DEEPSPEED = replace(
     bucket_weights_per_rank=0,
     kept=Kept(dropout=True, flat_copies=True),
 )
+# DeepSpeed's BF16_Optimizer adds gradients up in float32 beside the bf16 ones, and reduces the sums; they are what the
+# optimizer reads.
+MEGATRON_DEEPSPEED_BF16 = replace(
+    MEGATRON_DEEPSPEED,
+    name="Megatron-DeepSpeed, bf16",
+    dtype="bfloat16",
+    gradient_bytes=6,
+    optimizer_bytes=12,
+    reduce_bytes=4,
+)
+MEGATRON_DEEPSPEED_FLOAT32 = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, float32", **FLOAT32, logit_bytes=4)
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
 # in optim/gradient_accumulator.py, and 2 of the backward pass's own, which go only after it (or into DDP's buckets,
 # with ZeRO 0). late_whole_gradients: trainer.py calls sync_gradients_across_dp with reduce_scatter=False where ZeRO 1

@@ -51,7 +51,13 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import (
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    MEGATRON_DEEPSPEED_BF16,
+    MEGATRON_DEEPSPEED_FLOAT32,
+    FrameworkProfile,
+)
 from meshtune.search_spaces.plan import Plan
 
 ARGUMENTS_FILE = "megatron-args.txt"
@@ -60,6 +66,7 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 PATTERNS = Patterns(TABLE.lists["log"])
 # Megatron's default is 0.1.
 _NO_DROPOUT = (("0",), ("0.0",))
+_OF_DEEPSPEED = {each.dtype: each for each in (MEGATRON_DEEPSPEED, MEGATRON_DEEPSPEED_BF16, MEGATRON_DEEPSPEED_FLOAT32)}
 # DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
 _LOSS_SCALE = "65536"
 
@@ -196,9 +203,10 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
         given, dtype = self._options.given, str(self._options.dtype)
         multiple = self._options.vocab_multiple or MEGATRON_DEEPSPEED.vocab_multiple
         if self._options.through_deepspeed:
-            name = f"Megatron-DeepSpeed, {dtype}"
-            return replace(MEGATRON_DEEPSPEED, name=name, dtype=dtype, vocab_multiple=multiple)
-        known = MEGATRON_CORE[dtype]
+            known, fused = _OF_DEEPSPEED[dtype], bool(TABLE.words("trial.flash_attention") & given.keys())
+            kernels = ("flash2",) if fused else known.attention_kernels
+            return replace(known, fused_attention=fused, attention_kernels=kernels, vocab_multiple=multiple)
+        known, bits = MEGATRON_CORE[dtype], TABLE.lists["trial"]["bits"]
         return replace(
             known,
             overlapped_gradients="--overlap-grad-reduce" in given,
@@ -207,7 +215,7 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             dispatches_by_node="--moe-enable-deepep" in given,
             overlaps_sends="--no-overlap-p2p-communication" not in given,
             host_optimizer="--optimizer-cpu-offload" in given,
-            product_dtype="float8" if TABLE.words("trial.eight_bits") & given.keys() else "",
+            product_dtype=next((name for name, words in bits.items() if given.keys() & words.split()), ""),
             vocab_multiple=multiple,
             kept=replace(known.kept, dropout=given.get("--hidden-dropout") not in _NO_DROPOUT),
         )
