@@ -263,6 +263,18 @@ def test_deepspeeds_file_of_accelerate_goes_with_the_trial():
     assert pairs(started(imported, Plan(dp=16, zero_stage=1))[1])["--deepspeed_config_file"] == "/job/ds_config.json"
 
 
+@pytest.mark.parametrize(("ranks", "group"), [(4, 4), (16, None), (3, None)])
+def test_groups_of_mics_in_deepspeeds_file_are_those_of_the_devices_and_stay(ranks, group):
+    zero = {"stage": 3, "mics_shard_size": ranks}
+    files = {"ds.json": json.dumps({**DEEPSPEED, "zero_optimization": zero})}
+    imported = read(f"deepspeed {ARGUMENTS} --bf16 --deepspeed ds.json", files)
+    assert imported.plan.get("zero_group") == group
+    questions = [question.text for question in imported.questions if question.path == "baseline.zero_group"]
+    assert ["mics_shard_size 3: ZeRO shards" in text for text in questions] == [True] * (ranks == 3)
+    assert imported.workload["fixed"] == {"zero_group": None if ranks == 3 else ranks}
+    assert imported.workload["configs"]["ds_config.json"]["base"]["zero_optimization"]["mics_shard_size"] == ranks
+
+
 def test_offloading_keeps_its_stage_and_is_told():
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
     files = {"ds.json": json.dumps({**DEEPSPEED, "zero_optimization": zero})}

@@ -179,7 +179,11 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
         "bf16.enabled": None if dtype is None else dtype == "bfloat16",
         "fp16.enabled": None if dtype is None else dtype == "float16",
     }
-    read = read_settings(settings, of_arguments)
+    read, ranks = read_settings(settings, of_arguments)
+    if ranks is not None:
+        # The file keeps it.
+        fields["zero_ranks"] = reading.kept["zero_group"] = ranks
+        reading.said["zero_ranks"] = f"mics_shard_size {ranks}"
     reading.questions += read.questions
     for note in read.notes:
         reading.note(note)

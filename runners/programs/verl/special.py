@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from meshtune.runners.programs.reading import Reading
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -20,6 +22,15 @@ def rows(reading: Reading) -> None:
     parts = [reading.whole(f"data.{name}", "model.seq_len") for name in ("max_prompt_length", "max_response_length")]
     if not reading.is_asked("model.seq_len"):
         reading.fields["model.seq_len"] = sum(part or 512 for part in parts)
+
+
+def group(reading: Reading) -> None:
+    """One of all ranks where a size is negative, or no fewer than those (create_device_mesh)."""
+    name = f"{_ACTOR}.fsdp_config.fsdp_size"
+    ranks = None if str(reading.get(name)).startswith("-") else reading.whole(name, "baseline.zero_group")
+    devices = prod(reading.fields.get(each) or 0 for each in ("nodes", "devices_per_node"))
+    if ranks and not 0 < devices <= ranks:
+        reading.put("zero_ranks", ranks, name)
 
 
 def batch(reading: Reading) -> None:
