@@ -78,7 +78,8 @@ def _group(reading: Reading) -> None:
         ranks = whole // groups
     told = ", ".join(reading.said[name] for name in (["zero_stage"] if in_node else names) if name in reading.said)
     told, more = told or "its sharding strategy", ", here, in workload.fixed and, beside 0, in space" * bool(in_node)
-    if whole is None or ranks in (None, 1) or whole % ranks:
+    twice = groups and shards and groups * shards != dp
+    if whole is None or ranks in (None, 1) or whole % ranks or twice:
         unfit = "one of one rank shards nothing" if ranks == 1 else f"they do not share out dp * cp = {whole} evenly"
         why = "dp is not known here" if whole is None else unfit
         reading.ask(

@@ -153,6 +153,14 @@ def test_replicas_of_shards_are_written_read_and_told_to_trials(plan):
 
 
 @pytest.mark.slow
+def test_a_mesh_that_the_devices_do_not_have_is_asked():
+    mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 4}
+    words = f"accelerate launch --config_file a.yaml {ARGUMENTS}"
+    imported = read(words, {"a.yaml": {**FSDP, "parallelism_config": mesh}})
+    (question,) = [question for question in imported.questions if question.path == "baseline.zero_group"]
+    assert "parallelism_config_dp_shard_size 4: ZeRO shards over groups of ranks" in question.text
+
+
 def test_accelerates_own_parser_takes_the_mesh_of_a_trial(tmp_path, monkeypatch):
     launch = pytest.importorskip("accelerate.commands.launch")
     mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 8}
