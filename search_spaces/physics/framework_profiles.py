@@ -140,6 +140,8 @@ class FrameworkProfile(Closed):
     overlapped_gathers: bool = False
     # The optimizer's state lies in the host's memory, and its processors step (ZeRO-Offload, Ren et al. 2021).
     host_optimizer: bool = False
+    # It lies on disks (ZeRO-Infinity, Rajbhandari et al. 2021), which hold what the host's memory else would.
+    disk_optimizer: bool = False
     # A script may read a whole checkpoint on every rank before weights are sharded.
     loads_whole: bool = False
     # Products add their gradients up themselves.
