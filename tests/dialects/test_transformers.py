@@ -283,6 +283,23 @@ def test_groups_of_mics_in_deepspeeds_file_are_those_of_the_devices_and_stay(ran
     assert imported.workload["configs"]["ds_config.json"]["base"]["zero_optimization"]["mics_shard_size"] == ranks
 
 
+@pytest.mark.parametrize(
+    ("words", "framework"),
+    [
+        ("--dtype bfloat16", "fsdp-pure-bf16"),
+        ("--torch_dtype bfloat16 --bf16 False", "fsdp-pure-bf16"),
+        ("--torch_dtype bfloat16 --bf16", "fsdp"),
+        ("--dtype float32 --bf16", "fsdp"),
+        ("--bf16 --use_liger_kernel", "fsdp-fused-loss"),
+        ("--bf16 --use_liger_kernel False", "fsdp"),
+        ("--bf16 --use_liger_kernel --deepspeed ds.json", "deepspeed"),
+    ],
+)
+def test_weights_and_loss_are_predicted_as_the_words_say(words, framework):
+    imported = read(f"{TORCHRUN} {words}", {"ds.json": json.dumps(DEEPSPEED)})
+    assert imported.workload["framework"] == framework
+
+
 def test_offloading_keeps_its_stage_and_is_told():
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
     files = {"ds.json": json.dumps({**DEEPSPEED, "zero_optimization": zero})}

@@ -17,7 +17,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import flat, mapping_in, read_mapping
 from meshtune.runners.programs.named_models import ask_shapes, cached_config, read_shapes
 from meshtune.runners.programs.reading import path_of, truth
-from meshtune.runners.programs.rows import DTYPES
+from meshtune.runners.programs.rows import DTYPES, same
 from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading
 from meshtune.runners.untrusted_text import UnreadableText, read_json
@@ -232,6 +232,20 @@ def checkpoint_dtype(reading: TrainerReading) -> str | None:
     if (said := config.get("torch_dtype", config.get("dtype"))) in DTYPES:
         return str(said)
     return "bfloat16" if re.fullmatch(models["bfloat16"], value) else None
+
+
+def profile(reading: TrainerReading, framework: str) -> str:
+    """The name of the physics, by the words for weights and loss too."""
+    kinds: Mapping[str, Mapping[str, Any]] = TABLE.lists["profiles"].get(framework, {})
+    mixed = [truth(reading.get("--bf16") if reading.has("--bf16") else reading.variant == "trl")]
+    mixed += [reading.get("mixed_precision") not in (None, False, "no")]
+    named = (
+        kind
+        for kind, words in kinds.items()
+        if any(reading.has(name) and same(value, reading.get(name)) for name, value in words.items())
+        and not (kind == "fsdp-pure-bf16" and any(mixed))
+    )
+    return next(named, framework).format(dtype=reading.fields.get("dtype") or "bfloat16")
 
 
 # Which weights are trained.
