@@ -341,7 +341,6 @@ MEGATRON_DEEPSPEED_BF16 = replace(
     optimizer_bytes=12,
     reduce_bytes=4,
 )
-MEGATRON_DEEPSPEED_FLOAT32 = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, float32", **FLOAT32, logit_bytes=4)
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
 # in optim/gradient_accumulator.py, and 2 of the backward pass's own, which go only after it (or into DDP's buckets,
 # with ZeRO 0). late_whole_gradients: trainer.py calls sync_gradients_across_dp with reduce_scatter=False where ZeRO 1

@@ -55,7 +55,6 @@ from meshtune.search_spaces.physics.framework_profiles import (
     MEGATRON_CORE,
     MEGATRON_DEEPSPEED,
     MEGATRON_DEEPSPEED_BF16,
-    MEGATRON_DEEPSPEED_FLOAT32,
     FrameworkProfile,
 )
 from meshtune.search_spaces.plan import Plan
@@ -66,7 +65,6 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 PATTERNS = Patterns(TABLE.lists["log"])
 # Megatron's default is 0.1.
 _NO_DROPOUT = (("0",), ("0.0",))
-_OF_DEEPSPEED = {each.dtype: each for each in (MEGATRON_DEEPSPEED, MEGATRON_DEEPSPEED_BF16, MEGATRON_DEEPSPEED_FLOAT32)}
 # DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
 _LOSS_SCALE = "65536"
 
@@ -203,9 +201,10 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
         given, dtype = self._options.given, str(self._options.dtype)
         multiple = self._options.vocab_multiple or MEGATRON_DEEPSPEED.vocab_multiple
         if self._options.through_deepspeed:
-            known, fused = _OF_DEEPSPEED[dtype], bool(TABLE.words("trial.flash_attention") & given.keys())
-            kernels = ("flash2",) if fused else known.attention_kernels
-            return replace(known, fused_attention=fused, attention_kernels=kernels, vocab_multiple=multiple)
+            known = MEGATRON_DEEPSPEED_BF16 if dtype == "bfloat16" else MEGATRON_DEEPSPEED
+            fused = any(name.startswith("--use-flash-attn") for name in given)
+            known = replace(known, fused_attention=fused, attention_kernels=("flash2",))
+            return replace(known, name=f"Megatron-DeepSpeed, {dtype}", dtype=dtype, vocab_multiple=multiple)
         known, bits = MEGATRON_CORE[dtype], TABLE.lists["trial"]["bits"]
         return replace(
             known,

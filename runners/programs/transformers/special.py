@@ -236,16 +236,13 @@ def checkpoint_dtype(reading: TrainerReading) -> str | None:
 
 def profile(reading: TrainerReading, framework: str) -> str:
     """The name of the physics, by the words for weights and loss too."""
-    kinds: Mapping[str, Mapping[str, Any]] = TABLE.lists["profiles"].get(framework, {})
-    mixed = [truth(reading.get("--bf16") if reading.has("--bf16") else reading.variant == "trl")]
-    mixed += [reading.get("mixed_precision") not in (None, False, "no")]
-    named = (
-        kind
-        for kind, words in kinds.items()
-        if any(reading.has(name) and same(value, reading.get(name)) for name, value in words.items())
-        and not (kind == "fsdp-pure-bf16" and any(mixed))
-    )
-    return next(named, framework).format(dtype=reading.fields.get("dtype") or "bfloat16")
+    mixed = reading.get("--bf16") if reading.has("--bf16") else reading.variant == "trl"
+    upcast = truth(mixed) or reading.get("mixed_precision") not in (None, False, "no")
+    for kind, words in TABLE.lists["profiles"].get(framework, {}).items():
+        said = any(same(value, reading.get(name)) for name, value in words.items())
+        if said and not (upcast and kind == "fsdp-pure-bf16"):
+            return str(kind)
+    return framework.format(dtype=reading.fields.get("dtype") or "bfloat16")
 
 
 # Which weights are trained.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from meshtune.runners.programs.reading import Reading
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -26,9 +24,9 @@ def rows(reading: Reading) -> None:
 
 def group(reading: Reading) -> None:
     """One of all ranks where a size is negative, or no fewer than those (create_device_mesh)."""
-    name = f"{_ACTOR}.fsdp_config.fsdp_size"
+    name, fields = f"{_ACTOR}.fsdp_config.fsdp_size", reading.fields
     ranks = None if str(reading.get(name)).startswith("-") else reading.whole(name, "baseline.zero_group")
-    devices = prod(reading.fields.get(each) or 0 for each in ("nodes", "devices_per_node"))
+    devices = (fields.get("nodes") or 0) * (fields.get("devices_per_node") or 0)
     if ranks and not 0 < devices <= ranks:
         reading.put("zero_ranks", ranks, name)
 
