@@ -29,6 +29,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     MEGATRON_CORE,
     MEGATRON_CORE_TF32,
     MEGATRON_DEEPSPEED,
+    MEGATRON_DEEPSPEED_BF16,
     NANOTRON,
     FrameworkProfile,
     Reports,
@@ -99,16 +100,6 @@ REPORTS: Mapping[str, Reports] = {
 # Below this many weights a step of a functional test is launching alone.
 LEAST_PARAMETERS = 1e9
 RECOMPUTES: Mapping[str | None, Recompute] = {None: Recompute.NONE} | {str(one): one for one in Recompute}
-MEGATRON_BF16 = replace(
-    # DeepSpeed's BF16_Optimizer adds gradients up in float32 beside the bf16 ones, and reduces the sums; they are what
-    # the optimizer reads.
-    MEGATRON_DEEPSPEED,
-    name="Megatron-DeepSpeed, bf16",
-    dtype="bfloat16",
-    gradient_bytes=6,
-    optimizer_bytes=12,
-    reduce_bytes=4,
-)
 
 
 # Dropout is on by default (megatron/training/arguments.py: 0.1 of attention and of hidden states).
@@ -284,7 +275,7 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
         if "unfused" in row.model or "local" in row.model:
             known |= {name: replace(code, fused_attention=False) for name, code in known.items()}
         if family == "gpt" and not any(name in row.hardware.lower() for name in MEGATRON_DEVICES):
-            known |= {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_BF16}
+            known |= {"fp16": MEGATRON_DEEPSPEED, "bf16": MEGATRON_DEEPSPEED_BF16}
         for word, dtype in (("fp8", "float8"), ("fp4", "float4"), ("nvfp4", "float4")):
             known[word] = replace(known["bf16"], name=f"{known['bf16'].name}, {word}", product_dtype=dtype)
     if guess:

@@ -59,26 +59,33 @@ def _group(reading: Reading) -> None:
     numbers, names = reading.fields, [name for name, axis in DERIVED.items() if axis == "zero_group"]
     in_node = numbers.pop("zero_nodes", None)
     groups, ranks, shards = (numbers.pop(name, None) for name in names)
-    if numbers.get("zero_stage") == 0 or not (in_node or ranks or shards or (groups or 1) > 1):
+    # One node is one group.
+    devices, alone = numbers.get("devices_per_node"), in_node and numbers.get("nodes") == 1
+    if in_node and not (alone and devices in (None, 1)):
+        reading.kept["zero_group"] = devices
+    elif in_node:
+        reading.note("ZeRO shards over a node's devices: on more nodes than one, write workload.fixed.zero_group")
+    if numbers.get("zero_stage") == 0 or alone or not (in_node or ranks or shards or (groups or 1) > 1):
         return
     dp, cp = numbers.get("dp"), numbers.get("cp") or 1
     whole = dp * cp if dp else None
     if in_node:
-        ranks = numbers.get("devices_per_node")
+        ranks = devices
     elif shards:
         ranks = shards * cp
     elif not ranks and whole and whole % groups == 0:
         ranks = whole // groups
     told = ", ".join(reading.said[name] for name in (["zero_stage"] if in_node else names) if name in reading.said)
-    if whole is None or ranks in (None, 1) or whole % ranks:
+    twice = groups and shards and groups * shards != dp
+    if whole is None or ranks in (None, 1) or whole % ranks or twice:
         unfit = "one of one rank shards nothing" if ranks == 1 else f"they do not share out dp * cp = {whole} evenly"
         why = "dp is not known here" if whole is None else unfit
-        reading.ask(path_of("zero_group"), f"{told}: ZeRO shards over groups of ranks, and {why}; how large is one?")
+        told = f"{told or 'its sharding strategy'}: ZeRO shards over groups of ranks, and {why}; how large is one"
+        places = ", here, in workload.fixed and, beside 0, in space" if in_node else ""
+        reading.ask(path_of("zero_group"), f"{told}{places}?")
         numbers["zero_group"] = None
     elif ranks < whole:
         numbers["zero_group"] = ranks
-    if in_node:
-        reading.kept["zero_group"] = ranks
 
 
 def _follow(reading: Reading, asked: set[str]) -> None:

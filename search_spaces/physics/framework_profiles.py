@@ -140,6 +140,8 @@ class FrameworkProfile(Closed):
     overlapped_gathers: bool = False
     # The optimizer's state lies in the host's memory, and its processors step (ZeRO-Offload, Ren et al. 2021).
     host_optimizer: bool = False
+    # It lies on disks (ZeRO-Infinity, Rajbhandari et al. 2021), which hold what the host's memory else would.
+    disk_optimizer: bool = False
     # A script may read a whole checkpoint on every rank before weights are sharded.
     loads_whole: bool = False
     # Products add their gradients up themselves.
@@ -328,6 +330,16 @@ MEGATRON_DEEPSPEED = replace(
     bucket_weights=5e8,
     bucket_weights_per_rank=0,
     kept=Kept(dropout=True, flat_copies=True),
+)
+# DeepSpeed's BF16_Optimizer adds gradients up in float32 beside the bf16 ones, and reduces the sums; they are what the
+# optimizer reads.
+MEGATRON_DEEPSPEED_BF16 = replace(
+    MEGATRON_DEEPSPEED,
+    name="Megatron-DeepSpeed, bf16",
+    dtype="bfloat16",
+    gradient_bytes=6,
+    optimizer_bytes=12,
+    reduce_bytes=4,
 )
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
 # in optim/gradient_accumulator.py, and 2 of the backward pass's own, which go only after it (or into DDP's buckets,

@@ -153,6 +153,14 @@ def test_replicas_of_shards_are_written_read_and_told_to_trials(plan):
 
 
 @pytest.mark.slow
+def test_a_mesh_that_the_devices_do_not_have_is_asked():
+    mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 4}
+    words = f"accelerate launch --config_file a.yaml {ARGUMENTS}"
+    imported = read(words, {"a.yaml": {**FSDP, "parallelism_config": mesh}})
+    (question,) = [question for question in imported.questions if question.path == "baseline.zero_group"]
+    assert "parallelism_config_dp_shard_size 4: ZeRO shards over groups of ranks" in question.text
+
+
 def test_accelerates_own_parser_takes_the_mesh_of_a_trial(tmp_path, monkeypatch):
     launch = pytest.importorskip("accelerate.commands.launch")
     mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 8}
@@ -261,6 +269,35 @@ def test_deepspeeds_file_of_accelerate_goes_with_the_trial():
     imported = read(f"accelerate launch --config_file a.yaml {ARGUMENTS} --bf16", files)
     assert (imported.plan["zero_stage"], imported.workload["dtype"]) == (3, "bfloat16")
     assert pairs(started(imported, Plan(dp=16, zero_stage=1))[1])["--deepspeed_config_file"] == "/job/ds_config.json"
+
+
+@pytest.mark.parametrize(("ranks", "group"), [(4, 4), (16, None), (3, None)])
+def test_groups_of_mics_in_deepspeeds_file_are_those_of_the_devices_and_stay(ranks, group):
+    zero = {"stage": 3, "mics_shard_size": ranks}
+    files = {"ds.json": json.dumps({**DEEPSPEED, "zero_optimization": zero})}
+    imported = read(f"deepspeed {ARGUMENTS} --bf16 --deepspeed ds.json", files)
+    assert imported.plan.get("zero_group") == group
+    questions = [question.text for question in imported.questions if question.path == "baseline.zero_group"]
+    assert ["mics_shard_size 3: ZeRO shards" in text for text in questions] == [True] * (ranks == 3)
+    assert imported.workload["fixed"] == {"zero_group": None if ranks == 3 else ranks}
+    assert imported.workload["configs"]["ds_config.json"]["base"]["zero_optimization"]["mics_shard_size"] == ranks
+
+
+@pytest.mark.parametrize(
+    ("words", "framework"),
+    [
+        ("--dtype bfloat16", "fsdp-pure-bf16"),
+        ("--torch_dtype bfloat16 --bf16 False", "fsdp-pure-bf16"),
+        ("--torch_dtype bfloat16 --bf16", "fsdp"),
+        ("--dtype float32 --bf16", "fsdp"),
+        ("--bf16 --use_liger_kernel", "fsdp-fused-loss"),
+        ("--bf16 --use_liger_kernel False", "fsdp"),
+        ("--bf16 --use_liger_kernel --deepspeed ds.json", "deepspeed"),
+    ],
+)
+def test_weights_and_loss_are_predicted_as_the_words_say(words, framework):
+    imported = read(f"{TORCHRUN} {words}", {"ds.json": json.dumps(DEEPSPEED)})
+    assert imported.workload["framework"] == framework
 
 
 def test_offloading_keeps_its_stage_and_is_told():

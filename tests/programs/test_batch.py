@@ -70,6 +70,7 @@ def test_the_group_that_zero_shards_over_follows_from_what_programs_say(said, gr
         ({"zero_groups": 3}, "zero_groups in the script: .* they do not share out dp \\* cp = 8 evenly"),
         ({"zero_groups": 8}, "one of one rank shards nothing"),
         ({"zero_ranks": 16}, "they do not share out"),
+        ({"zero_groups": 2, "zero_shards": 1}, "zero_groups in the script, zero_shards in the script: .* evenly"),
         ({"zero_groups": 2, "nodes": None}, "dp is not known here"),
     ],
 )
@@ -79,6 +80,14 @@ def test_a_group_that_does_not_follow_is_asked(said, words):
     assert question.path == "baseline.zero_group"
     assert re.search(words, question.text)
     assert reading.fields["zero_group"] is None
+
+
+@pytest.mark.parametrize(("devices", "kept"), [(1, None), (8, 8)])
+def test_a_group_of_a_node_s_devices_stays_so_wherever_one_node_starts(devices, kept):
+    fields = {"tp": 1, "pp": 1, "nodes": 1, "devices_per_node": devices, "zero_stage": 3, "zero_nodes": 1}
+    reading = solved(fields)
+    assert (reading.kept.get("zero_group"), reading.questions) == (kept, [])
+    assert any("write workload.fixed.zero_group" in note for note in reading.notes) is (kept is None)
 
 
 @pytest.mark.parametrize(

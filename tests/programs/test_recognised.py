@@ -210,11 +210,12 @@ NODES = "#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\n"
             "actor_rollout_ref.actor.fsdp_config.fsdp_size={zero_ranks}",
         ),
         (READ["verl"][0] + " actor_rollout_ref.actor.fsdp_config.fsdp_size=-1", 0, "fsdp_size={zero_ranks}"),
+        (READ["verl"][0] + " actor_rollout_ref.actor.fsdp_config.fsdp_size=32", 0, "fsdp_size={zero_ranks}"),
         (MAXTEXT, 8, "dcn_data_parallelism=4"),
         (NODES + "srun " + READ["litgpt"][0] + " --num_nodes 2", 8, ""),
         (READ["torchtune"][0][:-1] + "data_parallel_replicate_dim=2", 2, ""),
     ],
-    ids=["verl", "verl-all", "maxtext", "litgpt", "torchtune"],
+    ids=["verl", "verl-all", "verl-more", "maxtext", "litgpt", "torchtune"],
 )
 def test_groups_that_are_sharded_over_are_the_plan_s(start, group, words, folder):
     (folder / "run.sh").write_text(f"#!/bin/bash\n{start}\n")
@@ -222,6 +223,7 @@ def test_groups_that_are_sharded_over_are_the_plan_s(start, group, words, folder
     assert done.code == 0, done.err
     spec = parse_yaml(done.out)
     assert spec["baseline"].get("zero_group", 0) == group
+    assert "zero_group" not in str(spec.get("open_questions"))
     assert words in " ".join(spec["workload"]["command"])
     told = "{zero_" in str(spec["workload"])
     assert spec["workload"]["fixed"].get("zero_group", 0) == (0 if told else group)
@@ -229,6 +231,24 @@ def test_groups_that_are_sharded_over_are_the_plan_s(start, group, words, folder
     if spec["workload"].get("log", ...) is None:
         del spec["workload"]["log"]
     spaces(folder, json.dumps(spec))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_group_of_a_node_whose_devices_nobody_says_is_one_node_s_or_asked(nodes, folder):
+    start = READ["litgpt"][0].replace("--devices 8", f"--num_nodes {nodes}")
+    (folder / "run.sh").write_text(f"#!/bin/bash\n{start}\n")
+    spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
+    [*questions] = [each for each in spec.pop("open_questions") if "zero_group" in each]
+    if nodes == 1:
+        assert (questions, "zero_group" in spec["workload"]["fixed"]) == ([], False)
+    else:
+        [question] = questions
+        assert "its sharding strategy: ZeRO" in question
+        assert question.endswith("how large is one, here, in workload.fixed and, beside 0, in space?")
+        spec["baseline"]["zero_group"] = spec["workload"]["fixed"]["zero_group"] = 8
+        spec["space"] = {"zero_group": [0, 8]}
+    del spec["workload"]["log"]
+    spaces(folder, json.dumps({**spec, "global_batch_size": 64}))
 
 
 def test_more_context_ranks_than_kv_heads_run_where_the_program_repeats_them(folder):

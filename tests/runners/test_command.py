@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -248,6 +249,13 @@ LOG = {"log": {"step_time_s": r"took ([\d.]+)"}, "steps": 3, "warmup_steps": 1}
 def test_a_script_on_megatron_core_is_predicted_by_its_profile(dtype):
     options = {"command": ["train"], "framework": f"megatron-core-{dtype}"}
     assert CommandWorkload(options).framework is MEGATRON_CORE[dtype]
+
+
+def test_every_framework_stands_in_the_guide():
+    guide = (Path(__file__).parents[2] / "docs/how-to/workloads.md").read_text()
+    rows = guide.partition("\n## Frameworks\n")[2].partition("\n## ")[0].splitlines()
+    cells = [row.split("|")[1] for row in rows if row.startswith("| `") and row != "| `framework` | training code |"]
+    assert sorted(re.findall(r"`(.+?)`", " ".join(cells))) == sorted(FRAMEWORKS)
 
 
 def test_no_framework_has_a_private_name():

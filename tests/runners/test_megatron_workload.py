@@ -169,6 +169,16 @@ def test_the_physics_knows_what_the_user_s_arguments_overlap():
     assert (exchanged.overlaps_experts, exchanged.dispatches_by_node, exchanged.product_dtype) == (True, True, "float8")
     assert (plain.overlaps_experts, plain.dispatches_by_node, plain.product_dtype) == (False, False, "")
     assert (plain.overlaps_sends, exchanged.overlaps_sends) == (True, False)
+    assert workload(arguments=["--fp4-format e2m1"]).framework.product_dtype == "float4"
+
+
+@pytest.mark.parametrize(("dtype", "bytes_"), [("bfloat16", (2, 6, 12, 4)), ("float16", (2, 2, 16, 2))])
+def test_the_physics_of_deepspeed_s_megatron_goes_by_its_optimizer_and_attention(dtype, bytes_):
+    plain = workload(flavour="megatron-deepspeed", dtype=dtype).framework
+    sizes = (plain.weight_bytes, plain.gradient_bytes, plain.optimizer_bytes, plain.reduce_bytes)
+    assert (plain.dtype, sizes, plain.fused_attention) == (dtype, bytes_, False)
+    flash = workload(flavour="megatron-deepspeed", dtype=dtype, arguments=["--use-flash-attn-v2"]).framework
+    assert (flash.fused_attention, flash.attention_kernels) == (True, ("flash2",))
 
 
 @pytest.mark.parametrize("flavour", ["megatron-lm", "megatron-deepspeed"])

@@ -84,10 +84,12 @@ def _of_hosts(space: Space, training: Training) -> Sequence[str]:
     """The memory of a node's host, which a peak of a device has no part of; to load where it is much."""
     offloaded, loaded = offloaded_bytes(training, space.columns), loaded_bytes(training)
     least, most = (gibibytes(int(value)) for value in (offloaded.min(), offloaded.max()))
-    states = f"host memory of a node for the offloaded optimizer: {least} to {most}, by plan"
+    by_plan = least if least == most else f"{least} to {most}, by plan"
+    states = f"host memory of a node for the offloaded optimizer: {by_plan}"
     loading = f"host memory of a node to load, where every rank reads the whole checkpoint: {gibibytes(int(loaded))}"
     usual = USUAL_HOST * training.cluster.devices_per_node * training.cluster.device.memory_bytes
-    return [*([states] if offloaded.any() else []), *([loading] if loaded > usual else [])]
+    held = offloaded.any() and not training.framework.disk_optimizer
+    return [*([states] if held else []), *([loading] if loaded > usual else [])]
 
 
 def sure_plans(space: Space | None, training: Training, calibration: Calibration = UNCALIBRATED) -> int:

@@ -105,10 +105,11 @@ def capabilities_of(options: DeepSpeedOptions) -> Capabilities:
     )
 
 
-def offloads_optimizer(options: DeepSpeedOptions) -> bool:
-    """Whether the config keeps the optimizer's state on the host. One that is the path of a file is not looked into."""
+def optimizer_device(options: DeepSpeedOptions) -> str:
+    """Where the config keeps the optimizer's state: cpu, nvme, or none. One that is the path of a file is not looked
+    into."""
     config = {} if isinstance(options.config, str) else options.config
-    return at(config, "zero_optimization.offload_optimizer.device") not in (None, "none")
+    return str(at(config, "zero_optimization.offload_optimizer.device") or "none")
 
 
 def reduce_bucket(options: DeepSpeedOptions, default: float) -> float:

@@ -88,12 +88,14 @@ def read_launch(launch: Launch) -> Imported:
     return replace(_imported(reading, config, own), nodes=launch.nodes, devices_per_node=launch.devices_per_node)
 
 
-def read_settings(config: Mapping[str, Any], filled: Mapping[str, Any]) -> Imported:
-    """What a ds_config says of a plan. filled: what its starter writes for `auto`, by dotted key; None where the
-    starter asks for it itself. Raises CannotRead."""
+def read_settings(config: Mapping[str, Any], filled: Mapping[str, Any]) -> tuple[Imported, int | None]:
+    """What a ds_config says of a plan, and the ranks of a group of MiCS, which nobody knows to fit without the devices.
+    filled: what its starter writes for `auto`, by dotted key; None where the starter asks for it itself. Raises
+    CannotRead."""
     reading = _read(config, filled)
+    ranks = reading.fields.pop("zero_ranks", None)
     solve(reading, {"pp": 1})
-    return _imported(reading, config)
+    return _imported(reading, config), ranks
 
 
 def _config_in(text: str) -> dict[str, Any]:

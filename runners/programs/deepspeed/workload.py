@@ -24,7 +24,7 @@ from meshtune.runners.programs.deepspeed.options import (
     Dtype,
     capabilities_of,
     config_of,
-    offloads_optimizer,
+    optimizer_device,
     reduce_bucket,
 )
 from meshtune.runners.programs.dialects.base import overlaid
@@ -73,7 +73,8 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
     @property
     def framework(self) -> FrameworkProfile:
         bucket = reduce_bucket(self._options, DEEPSPEED.bucket_weights)
-        known = replace(DEEPSPEED, host_optimizer=offloads_optimizer(self._options), bucket_weights=bucket)
+        kept = optimizer_device(self._options)
+        known = replace(DEEPSPEED, host_optimizer=kept != "none", disk_optimizer=kept == "nvme", bucket_weights=bucket)
         if self._options.dtype is Dtype.FLOAT32:
             return replace(known, name="DeepSpeed, float32", **FLOAT32)
         return replace(known, name=f"DeepSpeed, {self._options.dtype}", dtype=str(self._options.dtype))

@@ -51,7 +51,12 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, MEGATRON_DEEPSPEED, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import (
+    MEGATRON_CORE,
+    MEGATRON_DEEPSPEED,
+    MEGATRON_DEEPSPEED_BF16,
+    FrameworkProfile,
+)
 from meshtune.search_spaces.plan import Plan
 
 ARGUMENTS_FILE = "megatron-args.txt"
@@ -196,9 +201,11 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
         given, dtype = self._options.given, str(self._options.dtype)
         multiple = self._options.vocab_multiple or MEGATRON_DEEPSPEED.vocab_multiple
         if self._options.through_deepspeed:
-            name = f"Megatron-DeepSpeed, {dtype}"
-            return replace(MEGATRON_DEEPSPEED, name=name, dtype=dtype, vocab_multiple=multiple)
-        known = MEGATRON_CORE[dtype]
+            known = MEGATRON_DEEPSPEED_BF16 if dtype == "bfloat16" else MEGATRON_DEEPSPEED
+            fused = any(name.startswith("--use-flash-attn") for name in given)
+            known = replace(known, fused_attention=fused, attention_kernels=("flash2",))
+            return replace(known, name=f"Megatron-DeepSpeed, {dtype}", dtype=dtype, vocab_multiple=multiple)
+        known, bits = MEGATRON_CORE[dtype], TABLE.lists["trial"]["bits"]
         return replace(
             known,
             overlapped_gradients="--overlap-grad-reduce" in given,
@@ -207,7 +214,7 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             dispatches_by_node="--moe-enable-deepep" in given,
             overlaps_sends="--no-overlap-p2p-communication" not in given,
             host_optimizer="--optimizer-cpu-offload" in given,
-            product_dtype="float8" if TABLE.words("trial.eight_bits") & given.keys() else "",
+            product_dtype=next((name for name, words in bits.items() if given.keys() & words.split()), ""),
             vocab_multiple=multiple,
             kept=replace(known.kept, dropout=given.get("--hidden-dropout") not in _NO_DROPOUT),
         )

@@ -24,7 +24,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import literal, of_plan, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import whole
-from meshtune.runners.programs.transformers.special import DS_FILE
+from meshtune.runners.programs.transformers.special import DS_FILE, profile
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program
 
@@ -195,7 +195,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         "working_directory": launch.directory or ".",
         # Accelerate's launcher starts the ranks of its node.
         "start": "node" if sharding.head else "device",
-        "framework": trial.get("framework", sharding.framework).format(dtype=reading.fields.get("dtype") or "bfloat16"),
+        "framework": profile(reading, trial.get("framework", sharding.framework)),
         "dtype": reading.fields.get("dtype"),
         "steps": _STEPS,
         "warmup_steps": _WARMUP,

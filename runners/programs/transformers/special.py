@@ -17,7 +17,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import flat, mapping_in, read_mapping
 from meshtune.runners.programs.named_models import ask_shapes, cached_config, read_shapes
 from meshtune.runners.programs.reading import path_of, truth
-from meshtune.runners.programs.rows import DTYPES
+from meshtune.runners.programs.rows import DTYPES, same
 from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading
 from meshtune.runners.untrusted_text import UnreadableText, read_json
@@ -179,7 +179,11 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
         "bf16.enabled": None if dtype is None else dtype == "bfloat16",
         "fp16.enabled": None if dtype is None else dtype == "float16",
     }
-    read = read_settings(settings, of_arguments)
+    read, ranks = read_settings(settings, of_arguments)
+    if ranks is not None:
+        # The file keeps it.
+        fields["zero_ranks"] = reading.kept["zero_group"] = ranks
+        reading.said["zero_ranks"] = f"mics_shard_size {ranks}"
     reading.questions += read.questions
     for note in read.notes:
         reading.note(note)
@@ -228,6 +232,17 @@ def checkpoint_dtype(reading: TrainerReading) -> str | None:
     if (said := config.get("torch_dtype", config.get("dtype"))) in DTYPES:
         return str(said)
     return "bfloat16" if re.fullmatch(models["bfloat16"], value) else None
+
+
+def profile(reading: TrainerReading, framework: str) -> str:
+    """The name of the physics, by the words for weights and loss too."""
+    mixed = reading.get("--bf16") if reading.has("--bf16") else reading.variant == "trl"
+    upcast = truth(mixed) or reading.get("mixed_precision") not in (None, False, "no")
+    for kind, words in TABLE.lists["profiles"].get(framework, {}).items():
+        said = any(same(value, reading.get(name)) for name, value in words.items())
+        if said and not (upcast and kind == "fsdp-pure-bf16"):
+            return str(kind)
+    return framework.format(dtype=reading.fields.get("dtype") or "bfloat16")
 
 
 # Which weights are trained.

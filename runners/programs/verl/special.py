@@ -22,6 +22,15 @@ def rows(reading: Reading) -> None:
         reading.fields["model.seq_len"] = sum(part or 512 for part in parts)
 
 
+def group(reading: Reading) -> None:
+    """One of all ranks where a size is negative, or no fewer than those (create_device_mesh)."""
+    name, fields = f"{_ACTOR}.fsdp_config.fsdp_size", reading.fields
+    ranks = None if str(reading.get(name)).startswith("-") else reading.whole(name, "baseline.zero_group")
+    devices = (fields.get("nodes") or 0) * (fields.get("devices_per_node") or 0)
+    if ranks and not 0 < devices <= ranks:
+        reading.put("zero_ranks", ranks, name)
+
+
 def batch(reading: Reading) -> None:
     """An update takes a mini-batch of prompts, with rollout.n answers of each."""
     answers, mini = reading.whole("actor_rollout_ref.rollout.n") or 1, f"{_ACTOR}.ppo_mini_batch_size"
