@@ -179,7 +179,8 @@ def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
     """Beside PyTorch's allocator; with a communicator for context and expert parallelism each, beyond those of tensor
-    and data parallelism, and for the groups that shards are summed over. Sends between stages share one buffer (NVIDIA/nccl issue 1450)."""
+    and data parallelism, and for the groups that shards are summed over. Sends between stages share one buffer
+    (NVIDIA/nccl issue 1450)."""
     outside = outside_bytes(training)
     further = np.sum([columns["cp"] > 1, columns["ep"] > 1, zero_groups(columns) > 1], axis=0)
     counted: FloatColumn = outside + further * COMMUNICATOR_BYTES[training.cluster.device.kind] * (outside > 0)

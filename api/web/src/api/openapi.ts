@@ -303,6 +303,9 @@ export interface components {
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes?: number;
                     name?: string;
+                    own_attention_flops?: {
+                        [key: string]: number;
+                    };
                     peak_flops?: {
                         [key: string]: number;
                     };
@@ -416,6 +419,9 @@ export interface components {
                     memory_bandwidth_bytes_per_s: number | null;
                     memory_bytes: number;
                     name: string;
+                    own_attention_flops?: {
+                        [key: string]: number;
+                    };
                     peak_flops?: {
                         [key: string]: number;
                     };
@@ -988,6 +994,9 @@ export interface components {
             memory_bandwidth_bytes_per_s?: number | null;
             memory_bytes: number;
             name: string;
+            own_attention_flops?: {
+                [key: string]: number;
+            };
             peak_flops?: {
                 [key: string]: number;
             };
