@@ -48,9 +48,9 @@ def solve(reading: Reading, unsaid: Mapping[str, int]) -> None:
 
 def _expert_degree(reading: Reading) -> None:
     numbers = reading.fields
-    said, etp = numbers.pop("expert_tp", None), numbers.pop("etp", None)
+    degree = numbers.pop("expert_tp", None)
     mixed = numbers.get("model.experts") or (numbers.get("ep") or 1) > 1
-    if mixed and (degree := said or etp) and degree != numbers.get("tp"):
+    if mixed and degree and degree != numbers.get("tp"):
         numbers["etp"] = degree
 
 

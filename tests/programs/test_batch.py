@@ -94,7 +94,7 @@ def test_a_group_of_a_node_s_devices_stays_so_wherever_one_node_starts(devices, 
     ("said", "etp"),
     [
         ({"expert_tp": 1, "ep": 4}, 1),
-        ({"etp": 1, "model.experts": 8}, 1),
+        ({"expert_tp": 1, "model.experts": 8}, 1),
         ({"expert_tp": 2, "ep": 4}, None),
         ({"expert_tp": 1}, None),
     ],
