@@ -106,8 +106,7 @@ def capabilities_of(options: DeepSpeedOptions) -> Capabilities:
 
 
 def optimizer_device(options: DeepSpeedOptions) -> str:
-    """Where the config keeps the optimizer's state: cpu, nvme, or none. One that is the path of a file is not looked
-    into."""
+    """Where the config keeps the optimizer's state: cpu, nvme or none. The path of a file is not looked into."""
     config = {} if isinstance(options.config, str) else options.config
     return str(at(config, "zero_optimization.offload_optimizer.device") or "none")
 

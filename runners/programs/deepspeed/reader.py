@@ -89,9 +89,8 @@ def read_launch(launch: Launch) -> Imported:
 
 
 def read_settings(config: Mapping[str, Any], filled: Mapping[str, Any]) -> tuple[Imported, int | None]:
-    """What a ds_config says of a plan, and the ranks of a group of MiCS, which nobody knows to fit without the devices.
-    filled: what its starter writes for `auto`, by dotted key; None where the starter asks for it itself. Raises
-    CannotRead."""
+    """What a ds_config says of a plan, and the ranks of MiCS' groups, which the devices decide on. filled: what its
+    starter writes for `auto`, by dotted key; None where the starter asks for it itself. Raises CannotRead."""
     reading = _read(config, filled)
     ranks = reading.fields.pop("zero_ranks", None)
     solve(reading, {"pp": 1})
