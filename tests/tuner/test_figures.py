@@ -60,8 +60,8 @@ def test_failures_are_marked_by_their_kinds_and_their_numbers():
 def test_what_ran_out_of_memory_is_counted_once_for_each_plan_and_pairs_name_the_culprit():
     found = memory_failures(SPACE, TRIALS)
     worst = found[0]
-    assert (worst.knob, worst.culprits[0].change.after) == ("recompute", "none")
-    assert [(one.value, one.oom, one.plans) for one in worst.values] == [("none", 2, 2), ("full", 1, 14)]
+    assert (worst.knob, worst.culprits[0].change.after) == ("pp", 8)
+    assert [(one.value, one.oom, one.plans) for one in worst.values] == [(8, 2, 2), (64, 1, 10), (128, 1, 4)]
     assert [one.explained for one in found] == sorted((one.explained for one in found), reverse=True)
     assert "2 of 2" in texts(svg(progress.out_of_memory_by_knob(found)))
 

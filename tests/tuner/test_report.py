@@ -93,8 +93,8 @@ def test_it_tells_failures_and_what_causes_out_of_memory_and_every_trial(read):
     ended = [trial for trial in TRIALS if trial.verdict is not Verdict.CANCELLED]
     failed = sum(trial.measurement is None and trial.verdict is not Verdict.PRUNED for trial in ended)
     assert any(told.startswith(f"{failed} of {len(ended)} trials failed") for told in read.texts)
-    assert "Out of memory goes with recompute = none the most: 2 of the 2 plans that had it." in read.texts
-    assert any(told.startswith("All else equal, recompute full -> none made a plan run out") for told in read.texts)
+    assert "Out of memory goes with pp = 8 the most: 2 of the 2 plans that had it." in read.texts
+    assert any(told.startswith("All else equal, pp 64 -> 8 made a plan run out") for told in read.texts)
     assert {trial.plan.key for trial in TRIALS} <= set(read.texts)
     assert any("recompute: full" in told and "warm_start: true" in told for told in read.texts)
 

@@ -12,7 +12,7 @@ from sqlalchemy import Row, delete, insert, select
 
 from meshtune.runners.documents import plain, read_value
 from meshtune.search_spaces.cluster import DeviceSpec
-from meshtune.search_spaces.physics.constants import CONSTANTS, Calibration, Constants
+from meshtune.search_spaces.physics.constants import CONSTANTS, UNCALIBRATED, Calibration, Constants
 from meshtune.tuner.access.tokens import OPERATOR, Rights
 from meshtune.tuner.campaign.calibration import OF_FIT, CalibrationKey, StoredCalibration
 from meshtune.tuner.store.campaigns import readable_by
@@ -38,8 +38,8 @@ class Calibrations:
     def newest_first(
         self, key: CalibrationKey | None = None, *, reader: Rights = OPERATOR, limit: int = 1000
     ) -> list[StoredCalibration]:
-        """Those that the reader may read, of one key or of all, newest first. One whose constants are not today's is
-        left out: the formulas have changed since."""
+        """Those that the reader may read, of one key or of all, newest first. One with constants that today's formulas
+        do not have is left out."""
         query = select(calibrations).where(*readable_by(reader, calibrations))
         if key is not None:
             query = query.where(*(calibrations.c[name] == getattr(key, name) for name in _KEY))
@@ -71,13 +71,14 @@ def _document(stored: StoredCalibration) -> dict[str, Any]:
 
 
 def _stored_of(row: Row[Any]) -> StoredCalibration:
-    """Raises StoreError where the constants are not today's."""
+    """Constants of today that it has not are as before any calibration. Raises StoreError where it has others."""
     document: Mapping[str, Any] = row.document
     names: list[str] = document["names"]
-    if set(names) != set(CONSTANTS):
+    if not set(names) <= set(CONSTANTS):
         raise StoreError(f"calibration {row.campaign}: its constants are not those that this meshtune reads")
-    order = [names.index(name) for name in CONSTANTS]
-    covariance = np.array(document["covariance"], dtype=np.float64)[np.ix_(order, order)]
+    places = [CONSTANTS.index(name) for name in names]
+    covariance = UNCALIBRATED.covariance.copy()
+    covariance[np.ix_(places, places)] = np.array(document["covariance"], dtype=np.float64)
     return StoredCalibration(
         **{name: getattr(row, name) for name in _OF_ROW},
         described=read_value(DeviceSpec, document["described"]),
