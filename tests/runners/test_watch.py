@@ -365,8 +365,8 @@ def test_a_job_of_the_workload_command_ends_by_its_watch(job):
     assert status.state is JobState.SUCCEEDED
     assert steps_of(outcome) == pytest.approx(0.03, rel=0.5)  # two processes more may wait for the cores
     log = (job / "rank-0.log").read_text()
-    # By torchrun, which gives each of several ranks one.
-    assert "threads 1\n" in log
+    # By torchrun, which gives each of several ranks one; what ranks print at once may share a line.
+    assert "threads 1" in log
     assert len([line for line in log.splitlines() if line.startswith("[meshtune] optimizer step 5")]) <= 11
 
 
