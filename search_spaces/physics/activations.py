@@ -227,7 +227,7 @@ def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
         attention = attention - product.outputs / sides[product.cut]
     gated = model.activation.matrices - 1 - sum(product.cut is CutSide.OUTPUTS for product in of_block)
     down = hidden * all(product.cut is CutSide.OUTPUTS for product in of_block)
-    if model.experts and framework.kept.selective is Selective.HALF_PRODUCTS:
+    if model.experts and framework.kept.repeats_experts:
         # Grouped products are not among those kept; what the choice of experts returned and what was sent are.
         sent = 2 * model.top_k * hidden * (columns["ep"] > 1) * expert_load(model, framework, columns["ep"])
         shared = (model.shared_ffn * gated / tp + down + summed) * (model.shared_ffn > 0)

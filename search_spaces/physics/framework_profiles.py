@@ -46,6 +46,8 @@ class Kept(Closed):
     dropout: bool = False
     # What selective recomputation computes again.
     selective: Selective = Selective.ATTENTION
+    # It computes all products of experts again.
+    repeats_experts: bool = False
     # Queries, keys and values are one product, a gate and what it gates another: of the halves computed again.
     fused_products: bool = False
     # Of tokens, one having logits at a time; gradients of head and hidden states exist from the loss on. 0: no chunks.
@@ -419,7 +421,7 @@ TORCHTITAN = replace(
     parallel_logit_bytes=18,
     loads_whole=False,
     reports=Reports.RESERVED,
-    kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, fresh_gradients=True),
+    kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, repeats_experts=True, fresh_gradients=True),
 )
 # [compile] components = ["model", "loss"]; and besides ChunkedLossWrapper with its eight chunks.
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name=f"{TORCHTITAN.name}, compiled", **_COMPILED_LOSS)
