@@ -238,7 +238,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "experts take their ranks out of a pipeline stage's, in groups of one size",
         lambda c, s: c["tp"] * c["cp"] * c["dp"] % (expert_tp(c) * c["ep"]) == 0,
         lambda p, s: (
-            f"etp({p.etp or p.tp}) * ep({p.ep}) = {(p.etp or p.tp) * p.ep} does not divide "
+            f"etp({p.expert_tp}) * ep({p.ep}) = {p.expert_tp * p.ep} does not divide "
             f"tp({p.tp}) * cp({p.cp}) * dp({p.dp}) = {p.tp * p.cp * p.dp}"
         ),
     ),
@@ -282,7 +282,7 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda c, s: (c["zero_group"] == 0) | (s.model.experts == 0) | (expert_replicas(c) % zero_groups(c) == 0),
         lambda p, s: (
             f"zero_group({p.zero_group}) makes dp({p.dp}) * cp({p.cp}) / {p.zero_group} groups, which do not divide "
-            f"the replicas of experts, tp({p.tp}) * cp({p.cp}) * dp({p.dp}) / (etp({p.etp or p.tp}) * ep({p.ep}))"
+            f"the replicas of experts, tp({p.tp}) * cp({p.cp}) * dp({p.dp}) / (etp({p.expert_tp}) * ep({p.ep}))"
         ),
     ),
     Constraint(

@@ -197,6 +197,11 @@ class Plan:
         return self.tp * self.pp * self.cp * self.dp
 
     @property
+    def expert_tp(self) -> int:
+        """The tensor parallel degree of the experts."""
+        return self.etp or self.tp
+
+    @property
     def global_batch_size(self) -> int:
         """Sequences per optimizer step, over all replicas."""
         return self.micro_batch_size * self.grad_accum_steps * self.dp

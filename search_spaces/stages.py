@@ -96,6 +96,12 @@ def _kinds_of_chunk(
     return np.stack([np.interp(end, numbers, count) - np.interp(start, numbers, count) for count in counts])
 
 
+def computes_loss(columns: Mapping[str, Any], stage: Any) -> Any:
+    """Whether a rank holds the pipeline's last chunk, which under zbv lies on the first. Whole numbers or floats."""
+    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
+    return np.where(folded, stage == 0, stage == columns["pp"] - 1)
+
+
 def stages_apart(model: ModelSpec, columns: Mapping[str, Any]) -> list[Any]:
     """The ranks among which the fullest and the slowest one are: the first, the second, with dense first layers the
     first one whose chunks lie behind them, and the last. Those between hold as much, to a layer of another kind."""

@@ -24,7 +24,7 @@ from meshtune.runners.processes.gang import die_with_parent
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.fakes import FakeLiveTensors, alone
 from meshtune.runners.trainer.job import JobMalformed, TrainerJob, parse_job, require_supported
-from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh, expert_width
+from meshtune.runners.trainer.parallel.mesh import Mesh, build_mesh
 from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import local
 from meshtune.runners.trainer.train import Trainer
@@ -201,7 +201,7 @@ def representatives(job: TrainerJob) -> list[int]:
     plan, model = job.plan, job.model
     per_stage = plan.world_size // plan.pp
     loads = (1.0,) if job.imbalance is None else rank_loads(model.experts, job.imbalance, plan.ep)
-    fullest = loads.index(max(loads)) * expert_width(plan)
+    fullest = loads.index(max(loads)) * plan.expert_tp
     return [stage * per_stage + fullest for stage in sorted({0, min(1, plan.pp - 1), plan.pp // 2, plan.pp - 1})]
 
 

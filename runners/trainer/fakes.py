@@ -27,7 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Router, TrainerJob
 from meshtune.runners.trainer.parallel.context import places_of
-from meshtune.runners.trainer.parallel.mesh import ep_rank, expert_width
+from meshtune.runners.trainer.parallel.mesh import ep_rank
 from meshtune.runners.trainer.places import place_tensor
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind
@@ -176,7 +176,7 @@ def _token_numbers(job: TrainerJob, rank: int) -> list[tuple[list[int], ...]]:
     gathers from each of etp, and where those of each expert here end. Nothing of a dense model."""
     if job.model.experts == 0:
         return []
-    plan, width = job.plan, expert_width(job.plan)
+    plan, width = job.plan, job.plan.expert_tp
     own, here = job.model.experts // plan.ep, ep_rank(plan, rank)
     first = rank - rank % (width * plan.ep)
     columns = range(width) if plan.etp else [rank % width]

@@ -361,7 +361,7 @@ def _check_pipeline(job: TrainerJob, checks: Checks) -> None:
 def _check_experts(job: TrainerJob, checks: Checks) -> None:
     plan, model = job.plan, job.model
     dp, ep, cp, experts = plan.dp, plan.ep, plan.cp, model.experts
-    width, ranks = plan.etp or plan.tp, plan.tp * cp * dp
+    width, ranks = plan.expert_tp, plan.tp * cp * dp
     problem = f"etp({width}) * ep({ep}) = {width * ep} does not divide tp({plan.tp}) * cp({cp}) * dp({dp}) = {ranks}"
     checks.require(ranks % (width * ep) == 0, "plan.ep", problem)
     problem = f"etp({plan.etp}) needs experts, and the sequence split over tp({plan.tp})"

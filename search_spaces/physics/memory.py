@@ -37,7 +37,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
 )
 from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.stages import KindsHeld, kinds_held, stages_apart
+from meshtune.search_spaces.stages import KindsHeld, computes_loss, kinds_held, stages_apart
 
 
 class MemoryPart(StrEnum):
@@ -304,26 +304,33 @@ class _Held:
 
 
 def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> _Held:
-    tp, pp, ep = columns["tp"], columns["pp"], columns["ep"]
-    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
-    is_last = np.where(folded, stage == 0, stage == pp - 1)
+    tp, ep = columns["tp"], columns["ep"]
+    is_last = computes_loss(columns, stage)
     kinds = _layers(model, framework, columns, stage, is_last)
     dense, experts = _layer_weights(model, tp, ep, expert_tp(columns))
     unit = np.max(np.where(kinds.rank > 0, dense + experts, 0.0), axis=0)
     of_dense, of_experts = np.sum(kinds.rank * dense, axis=0), np.sum(kinds.rank * experts, axis=0)
     ends = end_weights(model, framework, columns, stage)
-    copies = 1 if framework.shards_over_experts else ep
-    shards = (ends + of_dense) / (sharding_ranks(columns) / copies)
-    shards = shards + of_experts / (expert_replicas(columns) / zero_groups(columns))
+    shards = sharded_weights(framework, columns, ends + of_dense, of_experts)
     layers, weights = np.sum(kinds.rank, axis=0), ends + of_dense + of_experts
     return _Held(layers, kinds, weights, shards, unit, ends, is_last)
+
+
+def sharded_weights(
+    framework: FrameworkProfile, columns: Mapping[str, Any], dense: FloatColumn, experts: FloatColumn
+) -> FloatColumn:
+    """Of a rank's weights those whose states are its own where ZeRO shards them. dense: those that all of dp x cp hold
+    alike, of which a code that does not shard over experts keeps a copy on each of ep."""
+    copies = 1 if framework.shards_over_experts else columns["ep"]
+    shared = dense / (sharding_ranks(columns) / copies)
+    own: FloatColumn = shared + experts / (expert_replicas(columns) / zero_groups(columns))
+    return own
 
 
 def end_weights(model: ModelSpec, framework: FrameworkProfile, columns: Mapping[str, Any], stage: Any) -> FloatColumn:
     """Weights of one rank outside of layers: embedding, last norm, head, and what joins layers for further tokens."""
     tp = columns["tp"]
-    folded = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
-    is_first, is_last = stage == 0, np.where(folded, stage == 0, stage == columns["pp"] - 1)
+    is_first, is_last = stage == 0, computes_loss(columns, stage)
     shared = model.tied_head & is_first & is_last
     vocab = framework.padded_vocab(model, tp) * model.hidden / tp
     positions = (model.embedding_parameters - model.vocab * model.hidden) / tp

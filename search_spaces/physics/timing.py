@@ -12,23 +12,16 @@ from enum import StrEnum
 import numpy as np
 
 from meshtune.search_spaces.checks import InvalidValue
-from meshtune.search_spaces.columns import (
-    SCHEDULES,
-    Columns,
-    FloatColumn,
-    expert_replicas,
-    sharding_ranks,
-    zero_groups,
-)
+from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn
 from meshtune.search_spaces.model import layer_kinds
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.layer_time import LayerTime, Rank, summed
-from meshtune.search_spaces.physics.memory import end_weights, head_in_layers
+from meshtune.search_spaces.physics.memory import end_weights, head_in_layers, sharded_weights
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.stages import kinds_held, stages_apart
+from meshtune.search_spaces.stages import computes_loss, kinds_held, stages_apart
 
 # Orders of magnitude of a host: PCIe 4.0 with 16 lanes has 31.5 GB/s, two sockets of eight DDR4-3200 channels 410 GB/s.
 HOST_LINK_BYTES_PER_S = 25e9
@@ -103,12 +96,11 @@ def _slowest_stage(rank: Rank) -> _Stage:
     head_s, layers = rank.head_s(), rank.layers()
     seconds = np.stack([layer.total for layer in layers])
     of_head = head_in_layers(model, framework, c["tp"])
-    folded = c["schedule"] == SCHEDULES.index(Schedule.ZBV)
     held, heads, ends = [], [], []
     for stage in stages_apart(model, c):
         ends.append(end_weights(model, framework, c, stage))
         held.append(kinds_held(model, c, stage, of_head).rank)
-        heads.append(np.where(np.where(folded, stage == 0, stage == c["pp"] - 1), head_s, 0.0))
+        heads.append(np.where(computes_loss(c, stage), head_s, 0.0))
     slowest = np.argmax([np.sum(own * seconds, axis=0) + head for own, head in zip(held, heads, strict=True)], axis=0)
     chosen = np.choose(slowest, held)
     all_s = head_s + sum(count * layer.total for (count, _), layer in zip(layer_kinds(model), layers, strict=True))
@@ -158,11 +150,8 @@ def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
 
 def _optimizer_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
-    c, framework = rank.columns, rank.training.framework
-    dense, experts = stage.weights
-    shared = dense / sharding_ranks(c) * (1.0 if framework.shards_over_experts else c["ep"])
-    sharded = shared + experts * zero_groups(c) / expert_replicas(c)
-    own = np.where(c["zero_stage"] >= 1, sharded, dense + experts)
+    c, framework, (dense, experts) = rank.columns, rank.training.framework, stage.weights
+    own = np.where(c["zero_stage"] >= 1, sharded_weights(framework, c, dense, experts), dense + experts)
     per_weight = 2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes
     rates = rank.rates
     known = rates.measured.step_overhead_s if framework.probed else None

@@ -98,7 +98,7 @@ _BORROWED_RANKS = Constraint(
     "v0.2.0 spreads experts over all context ranks first, and over all tensor ranks where it does not cut them "
     "(parallel_dims.py, _validate)",
     lambda c, s: (c["ep"] == 1) | (c["ep"] * expert_tp(c) % (c["tp"] * c["cp"]) == 0),
-    lambda p, s: f"tp({p.tp}) * cp({p.cp}) does not divide etp({p.etp or p.tp}) * ep({p.ep})",
+    lambda p, s: f"tp({p.tp}) * cp({p.cp}) does not divide etp({p.expert_tp}) * ep({p.ep})",
 )
 
 

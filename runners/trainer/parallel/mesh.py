@@ -79,19 +79,14 @@ def build_mesh(plan: Plan, device_type: str) -> Mesh:
     same = _join(whole, "dp", "cp") if groups == 1 else replicas(ranks, tp=plan.tp)[1]
     experts = None
     if plan.ep > 1 or plan.etp:
-        width = expert_width(plan)
+        width = plan.expert_tp
         mesh, own = replicas(ranks * plan.tp // (width * plan.ep), ep=plan.ep, etp=width)
         experts = ExpertMesh(mesh["ep"], mesh["etp"], own)
     return Mesh(whole["pp"], whole["dp"], whole["cp"], whole["tp"], same, experts)
 
 
-def expert_width(plan: Plan) -> int:
-    """The tensor parallel degree of the experts."""
-    return plan.etp or plan.tp
-
-
 def ep_rank(plan: Plan, rank: int) -> int:
-    return rank // expert_width(plan) % plan.ep
+    return rank // plan.expert_tp % plan.ep
 
 
 def _join(whole: DeviceMesh, one: str, other: str) -> DeviceMesh:
