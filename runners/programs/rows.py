@@ -38,7 +38,7 @@ import numpy as np
 from meshtune.runners.programs.reading import truth
 from meshtune.search_spaces.checks import Checks, Closed
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.columns import expert_tp, sharding_ranks, zero_groups
+from meshtune.search_spaces.columns import sharding_ranks, zero_groups
 from meshtune.search_spaces.conditions import Condition, Domain, parse_condition
 from meshtune.search_spaces.model import Activation, Norm, Position
 from meshtune.search_spaces.plan import AXES, Plan
@@ -81,7 +81,7 @@ def derived(plan: Plan) -> dict[str, int]:
         "zero_groups": groups,
         "zero_ranks": int(sharding_ranks(axes)),
         "zero_shards": plan.dp // groups,
-        "expert_tp": int(expert_tp(axes)),
+        "expert_tp": plan.expert_tp,
     }
 
 
