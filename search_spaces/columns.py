@@ -88,7 +88,8 @@ class Capabilities:
     zero_groups: the ZeRO stages that it shards over groups of ranks. expert_folding: experts have degrees of their own.
     kv_replication: key/value heads are repeated where tp is more; kv_repeated_in_ulysses: where tp * cp is.
     stage_splits: by how many layers the first and the last chunk of its pipeline may hold fewer; None: any. empty_ends:
-    these two may hold no layer, but the embedding, or layers for further tokens and the loss.
+    these two may hold no layer, but the embedding, or layers for further tokens and the loss; then such layers may
+    have the last chunk but one for themselves.
     uneven_vocab: a vocabulary that tp does not divide is padded or cut unevenly. shapes: what models may have beyond
     plain layers and mixtures of experts.
     rules: what it demands of a plan beyond all these; they stand beside `search_spaces.constraints`.

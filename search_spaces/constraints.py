@@ -67,8 +67,10 @@ def _split_of(p: Plan) -> str:
 def _layers_come_out(c: Columns, s: SpaceContext) -> BoolColumn:
     first, last, layers = c["first_stage_less_layers"], c["last_stage_less_layers"], s.model.layers
     whole: BoolColumn = (layers + first + last) % (c["pp"] * c["vpp"]) == 0
-    fewest: IntColumn = np.maximum(0, np.maximum(first, last) - s.capabilities.empty_ends)
-    return whole & (layers_between(c, layers) > fewest)
+    empty, between = s.capabilities.empty_ends, layers_between(c, layers)
+    alone = empty & (s.model.mtp_layers > 0) & (c["pp"] * c["vpp"] > 2) & (last <= 2 * between)
+    fewest: IntColumn = np.maximum(0, np.where(alone, first, np.maximum(first, last)) - empty)
+    return whole & (between > fewest)
 
 
 def _layers_numbers(p: Plan, s: SpaceContext) -> str:

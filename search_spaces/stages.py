@@ -3,7 +3,8 @@
 A pipeline has pp * vpp chunks of b = (layers + first_stage_less_layers + last_stage_less_layers) / (pp * vpp) layers;
 the first chunk holds first_stage_less_layers fewer, for the embedding, and the last one last_stage_less_layers fewer,
 for the head; more where the number is negative, such as light layers without experts. Both names are torchtitan's
-(torchtitan/config/job_config.py at v0.2.2). A remainder spread over the stages, the other usual way, has the same
+(torchtitan/config/job_config.py at v0.2.2). Where the last chunk would hold fewer than none, the loss is alone in it
+and the one before it holds the rest, with the layers for further tokens (Megatron's layouts that end with `m|L`). A remainder spread over the stages, the other usual way, has the same
 slowest stage and no slack where the head is: it is not offered.
 """
 
@@ -102,24 +103,43 @@ def computes_loss(columns: Mapping[str, Any], stage: Any) -> Any:
     return np.where(folded, stage == 0, stage == columns["pp"] - 1)
 
 
+def loss_alone(model: ModelSpec, columns: Mapping[str, Any]) -> Any:
+    """Whether the layers for further tokens lie in the chunk before the last, which holds the loss alone."""
+    less = columns["last_stage_less_layers"] > layers_between(columns, model.layers)
+    return less & (columns["pp"] > 1) & (model.mtp_layers > 0)
+
+
+def predicts_further(model: ModelSpec, columns: Mapping[str, Any], stage: Any) -> Any:
+    """Whether a rank holds the layers for further tokens."""
+    return np.where(loss_alone(model, columns), stage == columns["pp"] - 2, computes_loss(columns, stage))
+
+
 def stages_apart(model: ModelSpec, columns: Mapping[str, Any]) -> list[Any]:
     """The ranks among which the fullest and the slowest one are: the first, the second, with dense first layers the
-    first one whose chunks lie behind them, and the last. Those between hold as much, to a layer of another kind."""
+    first one whose chunks lie behind them, that with layers for further tokens where it is another than the last, and
+    the last. Those between hold as much, to a layer of another kind."""
     pp = columns["pp"]
     second, last = np.minimum(1, pp - 1), pp - 1
-    if model.dense_layers == 0:
-        return [np.zeros_like(pp), second, last]
-    first = columns["first_stage_less_layers"]
-    each = np.maximum(1, layers_between(columns, model.layers))
-    behind = np.clip(-(-(model.dense_layers + first) // each), second, last)
-    return [np.zeros_like(pp), second, behind, last]
+    apart = [np.zeros_like(pp), second]
+    if model.dense_layers:
+        first = columns["first_stage_less_layers"]
+        each = np.maximum(1, layers_between(columns, model.layers))
+        apart.append(np.clip(-(-(model.dense_layers + first) // each), second, last))
+    if np.any(loss_alone(model, columns)):
+        apart.append(np.maximum(0, pp - 2))
+    return [*apart, last]
 
 
-def split_of(sizes: Sequence[int], *, empty_ends: bool = False) -> Split | None:
+def split_of(sizes: Sequence[int], *, empty_ends: bool = False, loss_alone: bool = False) -> Split | None:
     """The split that makes chunks of these sizes; None where none does: chunks between that differ, or one without a
-    layer. empty_ends: the first and the last may have none."""
+    layer. empty_ends: the first and the last may have none. loss_alone: the last but one has fewer than those
+    between, with the layers for further tokens."""
     if len(sizes) == 1:
         return EVEN
+    if loss_alone:
+        most = max(sizes[1:-2], default=0)
+        split = split_of([*sizes[:-2], most], empty_ends=empty_ends)
+        return (split[0], 2 * most - sizes[-2]) if split and sizes[-2] < most and sizes[-1] == 0 else None
     between = set(sizes[1:-1]) or {max(sizes)}
     first, last = (max(between) - sizes[end] for end in (0, -1))
     fit = len(between) == 1 and min(between) > 0 and min(sizes) >= (0 if empty_ends else 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from meshtune.runners.json_files import read_versioned, render_versioned
 from meshtune.runners.measuring import WINDOW, is_tight, warmup_length
@@ -71,6 +71,19 @@ def unfit_option(name: str, value: object) -> str:
         return limits_of(TrainerOptions)[name].unfit(value)  # type: ignore[arg-type]  # which it tells
     known = [str(member) for member in kind]  # type: ignore[attr-defined]  # an enumeration
     return "" if value in known else f"must be one of {', '.join(known)}"
+
+
+def uneven_copies(model: ModelSpec, cp: Any, parts: Any) -> Any:
+    """Copies of a rank's tokens of a sequence that are left when its experts have got equally many, for the router that
+    is balanced. parts: over how many ranks of tp the tokens are split, whole numbers or a column."""
+    return model.seq_len // (cp * parts) * model.top_k % max(1, model.experts)
+
+
+def unshared(model: ModelSpec, plan: Plan) -> str:
+    """Why the router that is balanced cannot run under the plan."""
+    slices = f"cp({plan.cp})" + f" / tp({plan.tp})" * bool(plan.etp)
+    shared = f"seq_len({model.seq_len}) / {slices} * top_k({model.top_k})"
+    return f"experts({model.experts}) do not share {shared} tokens evenly"
 
 
 def too_uneven(model: ModelSpec, imbalance: float | None) -> str:
@@ -372,11 +385,7 @@ def _check_experts(job: TrainerJob, checks: Checks) -> None:
     checks.require(fits, "plan.zero_group", f"{problem}, {ranks} ranks / (etp({width}) * ep({ep}))")
     problem = f"ep({ep}) does not divide experts({experts})" if experts else "the model has no experts"
     checks.require(ep == 1 or (experts > 0 and experts % ep == 0), "plan.ep", problem)
-    parts = plan.tp if plan.etp else 1
-    copies = model.seq_len // (cp * parts) * model.top_k
-    slices = f"cp({cp})" + f" / tp({parts})" * bool(plan.etp)
-    problem = f"experts({experts}) do not share seq_len({model.seq_len}) / {slices} * top_k({model.top_k}) = {copies}"
-    even = experts == 0 or job.router is not Router.BALANCED or copies % experts == 0
-    checks.require(even, "router", f"{problem} tokens evenly")
+    even = job.router is not Router.BALANCED or uneven_copies(model, cp, plan.tp if plan.etp else 1) == 0
+    checks.require(even, "router", unshared(model, plan))
     problem = too_uneven(model, job.imbalance)
     checks.require(not problem, "imbalance", problem)

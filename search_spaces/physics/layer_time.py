@@ -138,9 +138,8 @@ class Rank:
         return dense, sum((count * kind.expert_weights for count, kind in zip(held, kinds, strict=True)), none)
 
     def head_s(self) -> FloatColumn:
-        """Forward and backward through the output projection and the loss, on the last stage; and through what predicts
-        further tokens there: each a layer, a projection of two hidden states and the head again, all counted as
-        computing."""
+        """Forward and backward through the output projection and the loss, on the last stage, and again for each
+        further token that is predicted."""
         model, framework = self.training.model, self.training.framework
         logits = self.tokens * framework.padded_vocab(model, self.columns["tp"]) / self.columns["tp"]
         traffic = framework.logit_passes * logits * framework.logit_bytes
@@ -151,11 +150,17 @@ class Rank:
             chunk = np.maximum(np.minimum(self.tokens, FEWEST_CHUNK_TOKENS), self.tokens / chunks)
             forward, backward = rates.product_per_s(chunk, model.hidden, logits / self.tokens)
             head = flops / forward + 2 * flops / backward + traffic / rates.loss_bytes_per_s
+        return head * (1 + model.mtp_layers)
+
+    def further_s(self) -> FloatColumn:
+        """Forward and backward through what predicts further tokens: each a layer and a projection of two hidden
+        states, all counted as computing."""
+        model = self.training.model
         if model.mtp_layers == 0:
-            return head
+            return np.zeros_like(self.tokens)
         projection = self._product_s(Product(2 * model.hidden, model.hidden, CutSide.OUTPUTS), self.tokens).sum(axis=0)
-        further: FloatColumn = model.mtp_layers * (self._of(last_kind(model))._layer().total + projection + head)
-        return head + further
+        further: FloatColumn = model.mtp_layers * (self._of(last_kind(model))._layer().total + projection)
+        return further
 
     def layers(self) -> list[LayerTime]:
         """Of a layer of each kind, in the order of `model.layer_kinds`."""

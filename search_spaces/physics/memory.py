@@ -37,7 +37,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
 )
 from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.stages import KindsHeld, computes_loss, kinds_held, stages_apart
+from meshtune.search_spaces.stages import KindsHeld, computes_loss, kinds_held, predicts_further, stages_apart
 
 
 class MemoryPart(StrEnum):
@@ -306,7 +306,7 @@ class _Held:
 def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> _Held:
     tp, ep = columns["tp"], columns["ep"]
     is_last = computes_loss(columns, stage)
-    kinds = _layers(model, framework, columns, stage, is_last)
+    kinds = _layers(model, framework, columns, stage)
     dense, experts = _layer_weights(model, tp, ep, expert_tp(columns))
     unit = np.max(np.where(kinds.rank > 0, dense + experts, 0.0), axis=0)
     of_dense, of_experts = np.sum(kinds.rank * dense, axis=0), np.sum(kinds.rank * experts, axis=0)
@@ -336,11 +336,12 @@ def end_weights(model: ModelSpec, framework: FrameworkProfile, columns: Mapping[
     positions = (model.embedding_parameters - model.vocab * model.hidden) / tp
     further = model.mtp_layers * (2 * model.hidden**2 / tp + 3 * model.norm_parameters)
     # The first of several stages' embedding has a copy where such layers are (Megatron-LM d98e8a64, core/transformer/
-    # multi_token_prediction.py).
-    copied = np.where(is_first, 0.0, vocab) if model.mtp_layers and not model.tied_head else 0.0
-    head = np.where(shared, 0, vocab) + model.norm_parameters + further + copied
+    # multi_token_prediction.py), unless it is the tied head.
+    here = predicts_further(model, columns, stage) if model.mtp_layers else np.zeros_like(is_last)
+    copied = np.where(is_first | (is_last & model.tied_head), 0.0, vocab)
+    head = np.where(shared, 0, vocab) + model.norm_parameters
     ends: FloatColumn = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
-    return ends
+    return ends + np.where(here, further + copied, 0.0)
 
 
 def head_in_layers(model: ModelSpec, framework: FrameworkProfile, tp: IntColumn | FloatColumn) -> FloatColumn | None:
@@ -367,13 +368,12 @@ def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColum
     return np.stack(dense), np.stack(experts)
 
 
-def _layers(
-    model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn, is_last: BoolColumn
-) -> KindsHeld:
-    """Of a rank. Layers that predict further tokens count as layers of the last chunk, their projections as its
-    ends."""
+def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> KindsHeld:
+    """Of a rank. Layers that predict further tokens count as layers of the chunk that has them, their projections as
+    its ends."""
     head = head_in_layers(model, framework, columns["tp"])
-    further = np.array([[model.mtp_layers * (kind == last_kind(model))] for _, kind in layer_kinds(model)]) * is_last
+    further = np.array([[model.mtp_layers * (kind == last_kind(model))] for _, kind in layer_kinds(model)])
+    further = further * predicts_further(model, columns, stage)
     held = kinds_held(model, columns, stage, head)
     return held._replace(rank=held.rank + further, last_chunk=held.last_chunk + further)
 

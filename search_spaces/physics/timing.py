@@ -21,7 +21,7 @@ from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.stages import computes_loss, kinds_held, stages_apart
+from meshtune.search_spaces.stages import computes_loss, kinds_held, predicts_further, stages_apart
 
 # Orders of magnitude of a host: PCIe 4.0 with 16 lanes has 31.5 GB/s, two sockets of eight DDR4-3200 channels 410 GB/s.
 HOST_LINK_BYTES_PER_S = 25e9
@@ -52,8 +52,8 @@ class TimePart(StrEnum):
 @dataclass(frozen=True, slots=True)
 class _Stage:
     """The pipeline's slowest rank and one micro-batch: its layers of each kind (kinds x plans), its weights that all
-    replicas hold alike and experts', its layers' seconds by kind of work, and its seconds in the head; and the seconds
-    of all ranks together."""
+    replicas hold alike and experts', its layers' seconds by kind of work, and its seconds in the head and for further
+    tokens; and the seconds of all ranks together."""
 
     held: FloatColumn
     weights: tuple[FloatColumn, FloatColumn]
@@ -93,17 +93,22 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
 def _slowest_stage(rank: Rank) -> _Stage:
     """The head comes on top of the last chunk's layers, or counts as layers (`head_in_layers`)."""
     model, c, framework = rank.training.model, rank.columns, rank.training.framework
-    head_s, layers = rank.head_s(), rank.layers()
+    head_s, further_s, layers = rank.head_s(), rank.further_s(), rank.layers()
     seconds = np.stack([layer.total for layer in layers])
     of_head = head_in_layers(model, framework, c["tp"])
     held, heads, ends = [], [], []
     for stage in stages_apart(model, c):
         ends.append(end_weights(model, framework, c, stage))
         held.append(kinds_held(model, c, stage, of_head).rank)
-        heads.append(np.where(computes_loss(c, stage), head_s, 0.0))
+        further = np.where(predicts_further(model, c, stage), further_s, 0.0)
+        heads.append(np.where(computes_loss(c, stage), head_s, 0.0) + further)
     slowest = np.argmax([np.sum(own * seconds, axis=0) + head for own, head in zip(held, heads, strict=True)], axis=0)
     chosen = np.choose(slowest, held)
-    all_s = head_s + sum(count * layer.total for (count, _), layer in zip(layer_kinds(model), layers, strict=True))
+    all_s = (
+        head_s
+        + further_s
+        + sum(count * layer.total for (count, _), layer in zip(layer_kinds(model), layers, strict=True))
+    )
     dense, experts = rank.weights(chosen)
     weights = dense + np.choose(slowest, ends), experts
     return _Stage(chosen, weights, summed(layers, chosen), np.choose(slowest, heads), all_s)

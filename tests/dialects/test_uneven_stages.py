@@ -103,6 +103,9 @@ def test_megatron_s_ways_to_cut_30_layers_in_4_stages(words, expected):
         "--pipeline-model-parallel-layout 't*8E|t*8|t*8|t*6L'",
         "--decoder-first-pipeline-num-layers 6 --num-virtual-stages-per-pipeline-rank 2",
         "--pipeline-model-parallel-layout 'Et*7|t*8|t*8|t*7mL'",
+        # Without layers between, and with the loss alone where no layer is for further tokens.
+        "--pipeline-model-parallel-layout 'Et*15||t*15|L'",
+        "--pipeline-model-parallel-layout 'Et*20|t*10||L'",
         "--decoder-first-pipeline-num-layers $FIRST",
     ],
 )
@@ -137,16 +140,28 @@ def test_a_layout_that_is_written_is_read_back(data, between, chunks, further, c
     assert split_of_layout(written, chunks, further + 1) is split_of_layout(written, chunks + 1, further) is None
 
 
-def test_deepseek_s_layout_with_a_dense_start_and_a_last_chunk_of_further_tokens_alone():
+@pytest.mark.parametrize(
+    ("pp", "vpp", "layout", "ends", "written"),
+    [
+        (31, 1, "Et*3|(tt|)*29mL", (-1, 2), "Et*3|(tt|)*29mL"),
+        # Megatron's own example, docs/user-guide/features/pipeline_parallel_layout.md.
+        (16, 2, "Et*3|(tt|)*29,m|L", (-1, 4), "Et*3|(tt|)*29m|L"),
+        (32, 1, "Et*3|(tt|)*29,m|L", (-1, 4), "Et*3|(tt|)*29m|L"),
+        (31, 1, "Et*4|(tt|)*28,tm|L", (-2, 3), "Et*4|(tt|)*28tm|L"),
+    ],
+)
+def test_deepseek_s_layouts_with_a_dense_start_and_a_chunk_of_further_tokens_alone(pp, vpp, layout, ends, written):
     mixed = replace(MODEL, layers=61, experts=8, top_k=2, dense_layers=3, mtp_layers=1, tied_head=False)
     words = "python pretrain_gpt.py --num-layers 61 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
-    words += "--micro-batch-size 1 --global-batch-size 62 --vocab-size 512 --mtp-num-layers 1 "
-    words += "--pipeline-model-parallel-size 31 --pipeline-model-parallel-layout 'Et*3|(tt|)*29mL'"
+    words += "--micro-batch-size 1 --global-batch-size 992 --vocab-size 512 --mtp-num-layers 1 "
+    words += f"--pipeline-model-parallel-size {pp} --pipeline-model-parallel-layout '{layout}'"
     read = parse(words)
-    assert (read.plan["pp"], read.plan.get("vpp", 1), split(read), read.model["mtp_layers"]) == (31, 1, (-1, 2), 1)
-    own = Plan(pp=31, first_stage_less_layers=-1, last_stage_less_layers=2, grad_accum_steps=62)
-    lines = render(mixed, own, cluster(31, 1, "cuda", memory_bytes=2**36), {})["megatron-args.txt"].splitlines()
-    assert "--pipeline-model-parallel-layout 'Et*3|(tt|)*29mL'" in lines
+    assert (read.plan["pp"], read.plan.get("vpp", 1), split(read), read.model["mtp_layers"]) == (pp, vpp, ends, 1)
+    assert not [question for question in read.questions if "stages" in question.text]
+    own = Plan(pp=pp, vpp=vpp, first_stage_less_layers=ends[0], last_stage_less_layers=ends[1], grad_accum_steps=992)
+    own = replace(own, schedule="interleaved") if vpp > 1 else own
+    lines = render(mixed, own, cluster(pp, 1, "cuda", memory_bytes=2**36), {})["megatron-args.txt"].splitlines()
+    assert f"--pipeline-model-parallel-layout '{written}'" in lines
 
 
 def test_a_fork_of_megatron_deepspeed_counts_the_ends_and_others_cannot():

@@ -246,6 +246,28 @@ def test_the_trainer_cuts_two_slices_of_the_sequence_for_each_context_rank(conte
     assert not space.explain(space.complete(cp=1), ignore_bounds=True)
 
 
+def test_a_space_holds_what_the_balanced_router_can_run():
+    """A split over the ranks of tp counts with etp alone, one over cp always."""
+    model = replace(TINY, seq_len=16, experts=8, top_k=2)
+    able = TorchWorkload({"router": "balanced"}).capabilities
+    setting = SpaceContext(model=model, cluster=cluster(1, 8), global_batch_size=8, capabilities=able)
+    space = Space(Bounds(), setting)
+    plans = [
+        space.complete(tp=2),
+        space.complete(tp=4, etp=1, ep=2),
+        space.complete(tp=2, cp=2, etp=2),
+        space.complete(cp=8, context="ulysses"),
+    ]
+    told = [{one.constraint: one.message for one in space.explain(plan, ignore_bounds=True)} for plan in plans]
+    assert ["balanced-router" in each for each in told] == [False, False, False, True]
+    assert told[3]["balanced-router"] == "experts(8) do not share seq_len(16) / cp(8) * top_k(2) tokens evenly"
+    fewer = Space(Bounds(), replace(setting, model=replace(model, top_k=1)))
+    told = [{one.constraint for one in fewer.explain(plan, ignore_bounds=True)} for plan in plans]
+    assert ["balanced-router" in each for each in told] == [False, True, True, True]
+    learned = Space(Bounds(), replace(setting, capabilities=TorchWorkload({}).capabilities))
+    assert "balanced-router" not in {one.constraint for one in learned.explain(plans[3], ignore_bounds=True)}
+
+
 TRAINED = Plan(dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
 PLACE = cluster(1, 2, memory_bytes=2 * 2**30)
 

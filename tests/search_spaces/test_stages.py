@@ -14,6 +14,7 @@ from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import EVEN_ALONE, columns_of
+from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate
@@ -22,7 +23,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     MEGATRON_DEEPSPEED,
     TRAINER_BFLOAT16,
 )
-from meshtune.search_spaces.physics.memory import kept_in_flight, memory_parts, stage_parts
+from meshtune.search_spaces.physics.memory import MemoryPart, kept_in_flight, memory_parts, stage_parts
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Schedule
@@ -354,6 +355,63 @@ def test_only_a_program_that_can_gets_ends_without_layers(make_setting):
     for first, last in ((0, 3), (-1, 3), (-8, -2)):
         legal = Space(Bounds(), replace(able, model=replace(setting.model, layers=8 - first - last)))
         assert bool(legal.explain(replace(plan, **ends(first, last)), ignore_bounds=True)) == (last == 3)
+
+
+def test_layers_for_further_tokens_may_have_the_chunk_before_the_last_for_themselves(make_setting):
+    """Megatron's `Et*3|(tt|)*29,m|L`: 16 ranks of two chunks, of which rank 14 has the further layer, 15 the loss."""
+    plan = Plan(pp=16, vpp=2, schedule="interleaved", grad_accum_steps=32, **ends(-1, 4))
+    assert sizes(plan, 61) == [3, *[2] * 29, 0, 0]
+    assert split_of(sizes(plan, 61), empty_ends=True, loss_alone=True) == (-1, 4)
+    assert split_of([3, 2, 2, 0], empty_ends=True, loss_alone=True) is None
+    able = replace(make_setting().capabilities, empty_ends=True, shapes=frozenset({Shape.MTP}))
+    able = make_setting(layers=61, mtp_layers=1, nodes=2, able=able)
+    assert Space(Bounds(), able).explain(plan, ignore_bounds=True) == []
+    for wrong, setting in (
+        (replace(plan, **ends(-1, 36)), able),  # three chunks without layers
+        (plan, replace(able, model=replace(able.model, mtp_layers=0))),
+        (plan, replace(able, capabilities=replace(able.capabilities, empty_ends=False))),
+    ):
+        assert "pp-layers" in {one.constraint for one in Space(Bounds(), setting).explain(wrong, ignore_bounds=True)}
+
+
+def test_memory_of_a_further_layer_is_its_own_rank_s():
+    training = Training(DEEPSEEK, cluster("dgx-h100", 2), MEGATRON_CORE["bfloat16"])
+    plan = Plan(pp=16, vpp=2, schedule="interleaved", grad_accum_steps=32, **ends(-1, 4))
+
+    def weights(plan: Plan, stage: int) -> float:
+        columns = columns_of([plan])
+        return float(stage_parts(training, columns, DEFAULTS, np.array([stage]))[MemoryPart.WEIGHTS][0]) / 2
+
+    layer = DEEPSEEK.attention_parameters + DEEPSEEK.experts * DEEPSEEK.feed_forward_parameters
+    layer += DEEPSEEK.layer_norm_parameters + DEEPSEEK.hidden * DEEPSEEK.experts
+    table, norm = DEEPSEEK.vocab * DEEPSEEK.hidden, DEEPSEEK.norm_parameters
+    # With its projection, norms and a copy of the embedding.
+    further = layer + 2 * DEEPSEEK.hidden**2 + 3 * norm + table
+    assert weights(plan, 13) == pytest.approx(4 * layer)
+    assert weights(plan, 14) == pytest.approx(2 * layer + further)
+    assert weights(plan, 15) == pytest.approx(2 * layer + table + norm)
+    beside = replace(plan, pp=31, vpp=1, schedule="1f1b", **ends(-1, 2))
+    assert weights(beside, 30) == pytest.approx(further + table + norm)
+    assert weights(beside, 29) == pytest.approx(2 * layer)
+
+
+def test_a_further_layer_on_top_of_a_full_chunk_decides_the_step_and_alone_it_does_not():
+    training = Training(
+        replace(DEEPSEEK, layers=12, vocab=4096, dense_layers=0, dense_ffn=0), cluster("dgx-h100"), TRAINER_BFLOAT16
+    )
+    splits = {(7, 0, 2), (8, 0, 4), (6, 0, 0)}
+    plans = [Plan(pp=pp, grad_accum_steps=512, **ends(first, last)) for pp, first, last in sorted(splits)]
+    on_top, beside, alone = time_parts(training, columns_of(plans), DEFAULTS)[TimePart.COMPUTE]
+    # Two layers of the ranks between decide; on top of two there are three, and a projection.
+    met = DEEPSEEK.attention_parameters + DEEPSEEK.top_k * DEEPSEEK.feed_forward_parameters
+    projection = 2 * DEEPSEEK.hidden**2 / met
+    assert beside == pytest.approx(alone)
+    assert on_top == pytest.approx((3 + projection) / 2 * alone, rel=0.03)
+    # Two further layers, in a chunk of their own with one of the others, are three.
+    model = replace(training.model, layers=13, mtp_layers=2)
+    plan = Plan(pp=8, grad_accum_steps=512, **ends(0, 3))
+    (found,) = time_parts(replace(training, model=model), columns_of([plan]), DEFAULTS)[TimePart.COMPUTE]
+    assert found == pytest.approx((3 + 2 * projection) / 2 * alone, rel=0.03)
 
 
 def test_ends_with_more_layers_are_plans_with_names_of_their_own(make_setting):

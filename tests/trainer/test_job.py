@@ -147,7 +147,7 @@ def test_what_the_trainer_cannot_run_is_refused_with_the_numbers(plan, model, me
         ),
         (
             {"model": {"experts": 3, "top_k": 2}, "router": "balanced"},
-            r"router: experts\(3\) do not share .* = 32 tokens evenly",
+            r"router: experts\(3\) do not share seq_len\(\d+\) / cp\(1\) \* top_k\(2\) tokens evenly",
         ),
         (
             {"model": {"experts": 4, "top_k": 2}, "router": "skewed", "imbalance": 2.5},

@@ -24,7 +24,7 @@ UNEVEN = (*ENDS, LAYOUT, *ACCOUNTS)
 # What a layout repeats, and the longest one that is read: parentheses first, then single letters.
 _REPEATED = (re.compile(r"\(([^)]+)\)\*(\d{1,4})"), re.compile(r"(.)\*(\d{1,4})"))
 _MAX_LAYOUT = 20_000
-_LAYOUT = re.compile(r"E[t|]*m*L")
+_LAYOUT = re.compile(r"E[t|]*(m*|m+[|])L")
 
 
 def words_of(model: ModelSpec, plan: Plan, given: Arguments) -> Iterator[tuple[str, *tuple[object, ...]]]:
@@ -49,10 +49,12 @@ def words_of(model: ModelSpec, plan: Plan, given: Arguments) -> Iterator[tuple[s
 
 def layout_of(sizes: Sequence[int], further: int) -> str:
     """The layers of every chunk, in order: E the embedding, t a layer, m one of those for further tokens, L the loss.
-    sizes: of at least two chunks, those between alike."""
-    first, between, last = (f"t*{size}" if size > 2 else "t" * size for size in (sizes[0], sizes[1], sizes[-1]))
-    many = len(sizes) - 2
-    return f"E{first}|{f'({between}|)*{many}' if many else ''}{last}{'m' * further}L"
+    sizes: of at least two chunks, those between alike, but the one before the last where the loss is alone."""
+    alone = further > 0 and len(sizes) > 2 and sizes[-2] < sizes[1]
+    *sizes, last = sizes[:-1] if alone else sizes
+    first, between, end = (f"t*{size}" if size > 2 else "t" * size for size in (sizes[0], sizes[-1], last))
+    many = len(sizes) - 1
+    return f"E{first}|{f'({between}|)*{many}' if many else ''}{end}{'m' * further}{'|' * alone}L"
 
 
 def written_out(layout: str) -> str:
@@ -65,10 +67,10 @@ def written_out(layout: str) -> str:
 
 def split_of_layout(layout: str, chunks: int, further: int) -> Split | None:
     """The split of a layout, written out, of so many chunks and so many layers for further tokens; None where no split
-    does that: chunks between that differ, layers for further tokens before the last chunk."""
-    sizes = [stage.count("t") for stage in layout.split("|")]
+    does that: chunks between that differ, layers for further tokens in one of those, or before the last but one."""
+    sizes, alone = [stage.count("t") for stage in layout.split("|")], layout.endswith("m|L")
     fit = len(layout) <= _MAX_LAYOUT and _LAYOUT.fullmatch(layout) and layout.count("m") == further
-    return split_of(sizes, empty_ends=True) if fit and len(sizes) == chunks else None
+    return split_of(sizes, empty_ends=True, loss_alone=alone) if fit and len(sizes) == chunks else None
 
 
 def split_of_ends(layers: int, pp: int, chunks: int, first: int | None, last: int | None) -> Split | None:

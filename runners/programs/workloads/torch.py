@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import UnfitFile, read_document
@@ -29,12 +31,15 @@ from meshtune.runners.trainer.job import (
     AttentionKernel,
     Dtype,
     JobMalformed,
+    Router,
     TrainerJob,
     TrainerOptions,
     parse_job,
     render_job,
     too_uneven,
+    uneven_copies,
     unfit_option,
+    unshared,
 )
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
@@ -60,6 +65,14 @@ _KERNELS = Constraint(
     "torch has attention kernels whose answers can be merged for CPUs and CUDA alone; ulysses needs none",
     lambda c, s: (c["cp"] == 1) | (c["context"] == _ULYSSES) | (s.cluster.device.kind is not DeviceKind.XPU),
     lambda p, s: f"{p.context} with cp({p.cp}) on {s.cluster.device.kind}; context: ulysses runs there",
+)
+
+
+_EVEN = Constraint(
+    "balanced-router",
+    "with router: balanced each expert gets as many tokens of a sequence from every rank",
+    lambda c, s: uneven_copies(s.model, c["cp"], np.where(c["etp"] > 0, c["tp"], 1)) == 0,
+    lambda p, s: unshared(s.model, p),
 )
 
 
@@ -92,8 +105,13 @@ class TorchWorkload(Workload):
 
     @property
     def capabilities(self) -> Capabilities:
+        even = (_EVEN,) if self._options.router is Router.BALANCED else ()
         return capabilities(
-            TABLE, "trainer", (_SLICES, _KERNELS), shapes=SHAPES, choice_of_sequence_parallel=not self._options.async_tp
+            TABLE,
+            "trainer",
+            (_SLICES, _KERNELS, *even),
+            shapes=SHAPES,
+            choice_of_sequence_parallel=not self._options.async_tp,
         )
 
     @property
