@@ -1,4 +1,6 @@
-"""Skewed routing: which share of all copies of tokens each expert of a layer gets, the same in every layer.
+"""Uneven routing: how far the loads of experts, and of the ranks that share them, are from equal.
+
+Skewed routing: which share of all copies of tokens each expert of a layer gets, the same in every layer.
 
 The imbalance is the load of the busiest expert over the mean, which is how routers are measured (Ma et al. 2026, arXiv
 2605.20982: it hardly depends on ep). The others follow Zipf's law, which one number fixes: the r-th gets r ** -s. That
@@ -9,7 +11,33 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import accumulate
+from statistics import NormalDist
 from zlib import crc32
+
+from meshtune.search_spaces.checks import StrEnum
+
+
+class Routing(StrEnum):
+    """What keeps the experts' loads apart or together. EVEN: each gets as many copies of tokens, by their places.
+    RANDOM: random choices (Megatron's `--moe-router-force-load-balancing`). LEARNED: a loss or a bias keeps a learnt
+    router near balance. UNCHECKED: nothing does."""
+
+    EVEN = "even"
+    RANDOM = "random"
+    LEARNED = "learned"
+    UNCHECKED = "unchecked"
+
+
+# Deviations of experts' loads, in those of a router that is kept near balance (`Constants.router_spread`). UNCHECKED: a
+# learnt router starts at 1.5 of them, and later took 2.2 times the step of a forced one (marin-community/marin issue
+# 7668), which is some 8; the mean of both in logarithms.
+UNEVEN = {Routing.EVEN: 0.0, Routing.RANDOM: 0.0, Routing.LEARNED: 1.0, Routing.UNCHECKED: 3.0}
+
+
+def busiest_of(ranks: int) -> float:
+    """How many deviations the largest of so many normal loads is above their mean (Blom 1958)."""
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
 
 # Beyond this exponent the second expert of two gets nothing that a float64 notices beside the first.
 _STEEPEST = 64.0

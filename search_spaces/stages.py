@@ -4,8 +4,9 @@ A pipeline has pp * vpp chunks of b = (layers + first_stage_less_layers + last_s
 the first chunk holds first_stage_less_layers fewer, for the embedding, and the last one last_stage_less_layers fewer,
 for the head; more where the number is negative, such as light layers without experts. Both names are torchtitan's
 (torchtitan/config/job_config.py at v0.2.2). Where the last chunk would hold fewer than none, the loss is alone in it
-and the one before it holds the rest, with the layers for further tokens (Megatron's layouts that end with `m|L`). A remainder spread over the stages, the other usual way, has the same
-slowest stage and no slack where the head is: it is not offered.
+and the one before it holds the rest, with the layers for further tokens (Megatron's layouts that end with `m|L`). A
+remainder spread over the stages, the other usual way, has the same slowest stage and no slack where the head is: it is
+not offered.
 """
 
 from __future__ import annotations

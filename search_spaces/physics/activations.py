@@ -10,8 +10,9 @@ scores where these are kept.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,14 +22,14 @@ from meshtune.search_spaces.columns import (
     BoolColumn,
     Columns,
     FloatColumn,
-    IntColumn,
     expert_tp,
 )
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, layer_kinds
+from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
-from meshtune.search_spaces.routing import rank_loads
+from meshtune.search_spaces.routing import UNEVEN, Routing, busiest_of, rank_loads
 
 FLOAT32_BYTES = 4
 MASK_BYTES = 1
@@ -52,7 +53,8 @@ class LayerBytes:
 
 
 class _Setting(NamedTuple):
-    """What bytes are counted for. split: over how many ranks of tp a value between the blocks is cut."""
+    """What bytes are counted for. split: over how many ranks of tp a value between the blocks is cut. load: of the
+    fullest rank of ep."""
 
     model: ModelSpec
     framework: FrameworkProfile
@@ -60,24 +62,29 @@ class _Setting(NamedTuple):
     tokens: FloatColumn
     tp: FloatColumn
     split: FloatColumn
+    load: FloatColumn
 
 
-def tokens_per_rank(model: ModelSpec, columns: Columns) -> FloatColumn:
+def tokens_per_rank(model: ModelSpec, columns: Mapping[str, Any]) -> FloatColumn:
     """Tokens of one micro-batch whose activations lie on a rank, tp left out."""
-    return columns["micro_batch_size"] * model.seq_len / columns["cp"]
+    tokens: FloatColumn = columns["micro_batch_size"] * model.seq_len / columns["cp"]
+    return tokens
 
 
-def layer_bytes(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> list[LayerBytes]:
+def layer_bytes(
+    model: ModelSpec, framework: FrameworkProfile, columns: Columns, constants: Constants = DEFAULTS
+) -> list[LayerBytes]:
     """Of a layer of each kind, in the order of `layer_kinds`."""
-    return [_bytes_of_kind(kind, framework, columns) for _, kind in layer_kinds(model)]
+    return [_bytes_of_kind(kind, framework, columns, constants) for _, kind in layer_kinds(model)]
 
 
-def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> LayerBytes:
+def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Columns, constants: Constants) -> LayerBytes:
     tokens = tokens_per_rank(model, columns)
     tp = columns["tp"].astype(np.float64)
     split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)
     between = tokens * model.hidden * framework.activation_bytes / split
-    setting = _Setting(model, framework, columns, tokens, tp, split)
+    load = expert_load(model, framework, columns, constants)
+    setting = _Setting(model, framework, columns, tokens, tp, split, load)
     whole = _whole(setting)
     selective = _selective(setting, whole)
     recompute = columns["recompute"]
@@ -86,7 +93,7 @@ def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Colum
         [whole, np.minimum(selective, whole), np.minimum(between, whole)],
     )
     kept = whole + (light - whole) / columns["recompute_interval"]
-    asked = max(1, model.top_k) * expert_load(model, framework, columns["ep"]) * model.ffn
+    asked = max(1, model.top_k) * load * model.ffn
     inner = (asked + model.shared_ffn) * (model.activation.matrices - 1)
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
     gradients = np.maximum(gradients, _gathering(setting))
@@ -101,18 +108,18 @@ def _gathering(setting: _Setting) -> FloatColumn:
     """With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
     activations, which are gone then: all of them, their gradients, a kernel's gradients of them, and one hidden state.
     0 otherwise."""
-    model, framework, columns, tokens, tp, split = setting
+    model, framework, columns, tokens, tp, split, _ = setting
     width = framework.activation_bytes
     gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
     every = columns["cp"] * (model.kv_width + model.value_width) / tp * width
     entrance = np.ones_like(tp) if framework.kept.gathered_inputs else split
-    gone = _feed_forward(model, framework, columns, tp, entrance)
+    gone = _feed_forward(setting, entrance)
     return np.where(gathers, tokens * (3 * every + model.hidden * width - gone), 0.0)
 
 
 def _whole(setting: _Setting) -> FloatColumn:
     """Without recomputation: 34 s b h of Korthikanti et al. for a GPT with dropout, and 5 a s^2 b unfused."""
-    model, framework, columns, tokens, tp, split = setting
+    model, framework, _, tokens, tp, split, _ = setting
     kept, width = framework.kept, framework.activation_bytes
     hidden = model.hidden
     entrance = np.ones_like(tp) if kept.gathered_inputs else split
@@ -131,7 +138,7 @@ def _whole(setting: _Setting) -> FloatColumn:
     ) / tp
     if not framework.fused_attention:
         attention = attention + _scores(model, framework) / tp
-    return tokens * (between + attention + _feed_forward(model, framework, columns, tp, entrance))
+    return tokens * (between + attention + _feed_forward(setting, entrance))
 
 
 def _latent_width(model: ModelSpec) -> int:
@@ -152,11 +159,10 @@ def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:
     return float(model.heads * model.seq_len * values)
 
 
-def _feed_forward(
-    model: ModelSpec, framework: FrameworkProfile, columns: Columns, tp: FloatColumn, entrance: FloatColumn
-) -> FloatColumn:
+def _feed_forward(setting: _Setting, entrance: FloatColumn) -> FloatColumn:
     """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn, or as
     many as SwiGLU keeps."""
+    model, framework, columns, _, tp, _, load = setting
     width, hidden = framework.activation_bytes, model.hidden
     swiglu = model.activation is Activation.SWIGLU
     values = framework.kept.swiglu_values if swiglu else 2 * model.activation.matrices - 2
@@ -167,7 +173,6 @@ def _feed_forward(
     shared = model.shared_ffn * width * values / tp
     # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32. Those
     # that came from other ranks are of the fullest one.
-    load = expert_load(model, framework, columns["ep"])
     own, held, travels = _of_copies(columns, tp)
     asked = np.where(travels, 2 + 2 * load, 3.0)
     routing = 2 * model.experts * FLOAT32_BYTES + model.experts * width + model.top_k * 6 * INDEX_BYTES
@@ -183,13 +188,29 @@ def _of_copies(columns: Columns, tp: FloatColumn) -> tuple[FloatColumn, FloatCol
     return np.where(folded, tp, 1.0), expert_tp(columns) / tp, (columns["ep"] > 1) | folded
 
 
-def expert_load(model: ModelSpec, framework: FrameworkProfile, ep: IntColumn | FloatColumn) -> FloatColumn:
-    """How many times the mean the fullest rank of ep gets of the copies of tokens."""
-    if framework.imbalance == 1 or model.experts == 0:
-        return np.ones(len(ep))
-    degrees, of_plan = np.unique(ep.astype(np.int64), return_inverse=True)
-    loads = [rank_loads(model.experts, framework.imbalance, int(degree)) for degree in degrees]
-    return np.array([max(load) for load in loads])[of_plan]
+def expert_load(
+    model: ModelSpec, framework: FrameworkProfile, columns: Mapping[str, Any], constants: Constants
+) -> FloatColumn:
+    """How many times the mean the fullest rank of ep gets of the copies of tokens, in one layer and micro-batch: what
+    Megatron logs as its average overload factor. Of routers that are not even, chance has its part as well; a random
+    one's, with 4,096 tokens of each of 64 ranks to 8 experts, was 1.013 (marin-community/marin issue 7668)."""
+    ep, experts = columns["ep"].astype(np.int64), model.experts
+    load: FloatColumn = np.ones(len(ep))
+    if experts == 0:
+        return load
+    degrees = np.flatnonzero(np.bincount(ep))
+    of_plan = np.searchsorted(degrees, ep)
+    if framework.imbalance != 1:
+        load = np.array([max(rank_loads(experts, framework.imbalance, int(ranks))) for ranks in degrees])[of_plan]
+    elif framework.routing is not Routing.EVEN:
+        above = np.array([busiest_of(int(ranks)) for ranks in degrees])[of_plan]
+        # A rank has the mean of several experts' loads; its copies are drawn.
+        experts_of = UNEVEN[framework.routing] * constants.router_spread * np.sqrt(ep / experts)
+        deviation = np.hypot(experts_of, (tokens_per_rank(model, columns) * model.top_k) ** -0.5)
+        load = np.minimum(1 + above * deviation, ep)
+    if framework.capacity_factor:
+        load = np.clip(load, framework.pads_to_capacity * framework.capacity_factor, framework.capacity_factor)
+    return load
 
 
 def repeated_products(model: ModelSpec, framework: FrameworkProfile) -> tuple[list[Product], list[Product]]:
@@ -209,7 +230,7 @@ def repeated_products(model: ModelSpec, framework: FrameworkProfile) -> tuple[li
 def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
     """Kept by selective recomputation: of Korthikanti et al. all but the scores; or matrix products' results alone, by
     halves those that are not repeated."""
-    model, framework, columns, tokens, tp, split = setting
+    model, framework, columns, tokens, tp, split, load = setting
     if framework.kept.selective is Selective.ATTENTION:
         scores = 0.0 if framework.fused_attention else _scores(model, framework)
         return whole - tokens * scores / tp
@@ -229,14 +250,13 @@ def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
     down = hidden * all(product.cut is CutSide.OUTPUTS for product in of_block)
     if model.experts and framework.kept.repeats_experts:
         # Grouped products are not among those kept; what the choice of experts returned and what was sent are.
-        sent = 2 * model.top_k * hidden * (columns["ep"] > 1) * expert_load(model, framework, columns["ep"])
+        sent = 2 * model.top_k * hidden * (columns["ep"] > 1) * load
         shared = (model.shared_ffn * gated / tp + down + summed) * (model.shared_ffn > 0)
         chosen = model.top_k * (INDEX_BYTES + FLOAT32_BYTES) + model.heads * FLOAT32_BYTES / tp
         return tokens * (width * (attention + shared + sent) + chosen)
     if model.experts:
         # Attention and experts recompute apart, and the norm and the routing between them do not.
         outside = 2 * hidden / split + hidden * (_norm_bytes(model, framework) / width) / split
-        load = expert_load(model, framework, columns["ep"])
         own, held, travels = _of_copies(columns, tp)
         experts = model.top_k * hidden * (1 / own + (2 + 2 * travels * load) * held)
         inner = (model.top_k * load * model.ffn * gated + model.shared_ffn * (model.activation.matrices - 1)) / tp

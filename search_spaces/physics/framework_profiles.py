@@ -13,6 +13,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn, IntColumn
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import LOSS_CHUNKS, Selective
+from meshtune.search_spaces.routing import Routing
 
 # Of one chunk of the built-in trainer's loss (runners/trainer/head.py).
 FEWEST_CHUNK_TOKENS = 1024
@@ -129,6 +130,8 @@ class FrameworkProfile(Closed):
     gated_passes: float = 6
     plain_passes: float = 4
     logit_passes: float = 5
+    # The same of the hidden width of a copy of a token for an expert: made, ordered by expert, weighed and added up.
+    copy_passes: float = 6
     # The backward pass's tensor-parallel all-reduces run beside products.
     overlaps_tensor: bool = False
     # Transfers between the stages of an interleaved pipeline run beside other chunks.
@@ -153,8 +156,12 @@ class FrameworkProfile(Closed):
     # The vocabulary is padded to a multiple of so many entries per tensor-parallel rank; 1: cut as it is, the fullest
     # rank having the most rows. ModelSpec.vocab_multiple overrides it.
     vocab_multiple: int = 1
-    # The load of the busiest expert over the mean (search_spaces/routing.py); 1 where nobody knows it.
+    # What experts get (search_spaces/routing.py); the load of the busiest over the mean where it is set, else 1. An
+    # expert takes at most capacity_factor times the mean, 0: any number; padded, always as much.
+    routing: Routing = Routing.LEARNED
     imbalance: float = 1.0
+    capacity_factor: float = 0.0
+    pads_to_capacity: bool = False
     # Weights that ZeRO 3 may leave gathered.
     live_weights: float = 0.0
     reports: Reports = Reports.ALLOCATED
@@ -184,9 +191,10 @@ FLOAT32: Mapping[str, Any] = {"dtype": "float32", **dict.fromkeys(_FOUR_BYTES, 4
 # is taken to be 1.75 times as fast, and to need 3 us for each kernel that it launches. full_launches,
 # selective_launches: the same table; recomputing selectively, every operation of an uncompiled layer passes through
 # Python twice. Passes, forward and backward, as the operations in runners/trainer/model.py read and write: norms 4 and
-# 10, residuals 6 and 6, the cut of the product for queries, keys and values 0 and 6, or with its rotation, in float32
-# by halves, 24 and 24; SwiGLU 5 and 13, GELU 2 and 3; of the loss 26 bytes a logit. Uncompiled rotations run slower
-# than their bytes on an H100, so that its layers were predicted 5 % too fast (docs/gpu.md).
+# 10, residuals 6 and 6, copies for experts 7 and 11, the cut of the product for queries, keys and values 0 and 6, or
+# with its rotation, in float32 by halves, 24 and 24; SwiGLU 5 and 13, GELU 2 and 3; of the loss 26 bytes a logit.
+# Uncompiled rotations run slower than their bytes on an H100, so that its layers were predicted 5 % too fast
+# (docs/gpu.md).
 TRAINER_FLOAT32 = FrameworkProfile(
     name="meshtune trainer, float32",
     **FLOAT32,
@@ -275,6 +283,7 @@ _OTHER_BFLOAT16 = replace(
 # Megatron-Core with its distributed optimizer. bf16: 18 bytes per weight, of which 12 are the optimizer's and are
 # sharded (megatron/training/theoretical_memory_usage.py: 18, or 6 + 12 / data-parallel size): weights 2, gradients 4,
 # which add up and are reduced in float32 (megatron/training/arguments.py, validate_args), masters and moments 12.
+# copy_passes: index_select and scatter_add, 5 and 5, and the weighing in float32 (core/transformer/moe/moe_utils.py).
 # logit_bytes: 2 of the product and 4 of cross entropy's float32 copy, which softmax and gradient reuse
 # (megatron/core/tensor_parallel/cross_entropy.py). Attention is fused and products add their gradients up themselves,
 # unless switched off. swiglu_values: the fused SwiGLU keeps its input (core/fusions/fused_bias_swiglu.py), and the next
@@ -291,6 +300,7 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     overlaps_sends=True,
     fused_accumulation=True,
     hidden_passes=10,
+    copy_passes=4,
     vocab_multiple=128,
     bucket_weights=4e7,
     bucket_weights_per_rank=1e6,
@@ -369,7 +379,8 @@ NANOTRON = replace(
 # torch FSDP as Composer uses it: float32 shards, bf16 compute and communication, gradients reduced every micro-batch.
 # logit_bytes: transformers' loss (loss/loss_utils.py, ForCausalLMLoss) casts the logits, and its answer holds them (2);
 # in the backward pass of torch's cross entropy there are the log-probabilities, and the gradients of them and of the
-# cast logits (4 each). A compiled loss fuses these (2 + 4 + 4). logit_passes: 50 bytes read and written.
+# cast logits (4 each). A compiled loss fuses these (2 + 4 + 4). logit_passes: 50 bytes read and written. copy_passes:
+# of transformers' grouped products, copied, ordered, weighed, put back and summed, 9 and 15 (integrations/moe.py).
 _COMPILED_LOSS: Mapping[str, Any] = {"logit_bytes": 10, "logit_passes": 5, "parallel_logit_bytes": 0}
 FSDP = replace(
     _OTHER_BFLOAT16,
@@ -380,6 +391,7 @@ FSDP = replace(
     logit_bytes=14,
     logit_passes=50 / 14,
     hidden_passes=20,
+    copy_passes=8,
     loads_whole=True,
     kept=Kept(fresh_gradients=True),
 )
@@ -414,17 +426,20 @@ DEEPSPEED = replace(
 # counted. parallel_logit_bytes: the loss over tp is made of torch's operations (components/loss.py at b5bcd76c,
 # _LossParallelCrossEntropy; torch/distributed/tensor/parallel/loss.py before): log-probabilities, zeros for the
 # gradient, their sum with the exponentials, its product with the loss's gradient, 4 each, and the logits' room, 2.
+# copy_passes: answers are weighed in float32, cast there and back, and gate and up have a gradient of a copy each
+# (models/common/token_dispatcher.py and moe.py): 15 and 26; with one kernel where these follow each other, 7 and 11.
 TORCHTITAN = replace(
     FSDP,
     name="torchtitan FSDP2, bf16",
     reduce_bytes=4,
     parallel_logit_bytes=18,
+    copy_passes=41 / 3,
     loads_whole=False,
     reports=Reports.RESERVED,
     kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, repeats_experts=True, fresh_gradients=True),
 )
 # [compile] components = ["model", "loss"]; and besides ChunkedLossWrapper with its eight chunks.
-TORCHTITAN_COMPILED = replace(TORCHTITAN, name=f"{TORCHTITAN.name}, compiled", **_COMPILED_LOSS)
+TORCHTITAN_COMPILED = replace(TORCHTITAN, name=f"{TORCHTITAN.name}, compiled", copy_passes=6, **_COMPILED_LOSS)
 TORCHTITAN_CHUNKED = replace(
     TORCHTITAN_COMPILED,
     name=f"{TORCHTITAN.name}, compiled, loss in chunks",

@@ -33,6 +33,9 @@ SCORE_PASSES = 7
 FUSED_BACKWARD = 2.5
 # The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
 CORNER = 8
+# Reads and writes of copies of tokens from other ranks, to order them by expert and back: a third of 2 each forward, 2
+# or 3 each backward (Megatron's sort_chunks_by_idxs, torchtitan's _permute).
+EXCHANGED_PASSES = 3
 # The work of a product's two passes in units of the forward one's: its backward pass has two products.
 PASSES = np.array([[1.0], [2.0]])
 
@@ -89,7 +92,7 @@ class Rank:
         model = self.training.model
         if model.experts == 0:
             return self.tokens
-        load = expert_load(model, self.training.framework, self.columns["ep"])
+        load = expert_load(model, self.training.framework, self.columns, self.constants)
         return self.tokens * model.top_k * load * self.block_tp / self.columns["tp"]
 
     @property
@@ -234,14 +237,16 @@ class Rank:
         return PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
 
     def _elementwise_s(self) -> FloatColumn:
-        """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
+        """Forward, the traffic of norms, residuals, activations, copies for experts, and of reading the weights."""
         model, framework, c = self.training.model, self.training.framework, self.columns
         inner = self.routed * model.ffn / self.block_tp + self.tokens * model.shared_ffn / c["tp"]
         gated = model.activation.matrices == 3
         block = (framework.gated_passes if gated else framework.plain_passes) * inner
         passes = framework.hidden_passes + framework.rotary_passes * (model.position is Position.ROPE)
-        values = self.tokens * passes * model.hidden / self.split + block
-        traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
+        sorting = framework.copy_passes + EXCHANGED_PASSES * (c["ep"] * self.block_tp > c["tp"])
+        copies = self.routed * sorting * model.hidden * (model.experts > 0)
+        values = self.tokens * passes * model.hidden / self.split + block + copies
+        traffic: FloatColumn = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
         return traffic / self.rates.layer_bytes_per_s(self.tokens)
 
     def _attention_s(self) -> FloatColumn:

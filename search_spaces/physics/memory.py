@@ -78,7 +78,7 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     model, framework = training.model, on_device(training.framework, training.cluster.device.kind)
     held = _held(model, framework, columns, stage)
     states = _states(framework, columns, held)
-    kinds = layer_bytes(model, framework, columns)
+    kinds = layer_bytes(model, framework, columns, constants)
     layer, kept_by_kind = kinds[0], np.stack([kind.kept for kind in kinds])
     chunks = (np.sum(part * kept_by_kind, axis=0) for part in held.kinds)
     tokens = tokens_per_rank(model, columns)

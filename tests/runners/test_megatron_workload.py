@@ -12,6 +12,7 @@ from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.routing import Routing
 
 PLAN = Plan(tp=2, pp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
 LAB = WorkloadLab("megatron", PLAN, steps=5, warmup_steps=2)
@@ -170,6 +171,27 @@ def test_the_physics_knows_what_the_user_s_arguments_overlap():
     assert (plain.overlaps_experts, plain.dispatches_by_node, plain.product_dtype) == (False, False, "")
     assert (plain.overlaps_sends, exchanged.overlaps_sends) == (True, False)
     assert workload(arguments=["--fp4-format e2m1"]).framework.product_dtype == "float4"
+
+
+@pytest.mark.parametrize(
+    ("words", "routing", "capacity"),
+    [
+        ("", Routing.UNCHECKED, 0),
+        ("--moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-2", Routing.LEARNED, 0),
+        ("--moe-router-load-balancing-type seq_aux_loss --moe-aux-loss-coeff 0.0", Routing.UNCHECKED, 0),
+        ("--moe-router-load-balancing-type none --moe-aux-loss-coeff 1e-2", Routing.UNCHECKED, 0),
+        ("--moe-router-load-balancing-type none --moe-router-enable-expert-bias", Routing.LEARNED, 0),
+        ("--moe-router-load-balancing-type sinkhorn", Routing.LEARNED, 0),
+        ("--moe-aux-loss-coeff 1e-2 --moe-router-force-load-balancing", Routing.RANDOM, 0),
+        ("--moe-aux-loss-coeff 1e-2 --moe-expert-capacity-factor 1.25", Routing.LEARNED, 1.25),
+        ("--moe-aux-loss-coeff 1e-2 --moe-expert-capacity-factor -1.0", Routing.LEARNED, 0),
+        ("--moe-aux-loss-coeff $WEIGHT --moe-expert-capacity-factor $CAPACITY", Routing.LEARNED, 0),
+    ],
+)
+def test_the_physics_knows_what_balances_the_router(words, routing, capacity):
+    found = workload(arguments=[words] if words else []).framework
+    assert (found.routing, found.capacity_factor, found.pads_to_capacity) == (routing, capacity, False)
+    assert workload(arguments=["--moe-pad-expert-input-to-capacity"]).framework.pads_to_capacity
 
 
 @pytest.mark.parametrize(("dtype", "bytes_"), [("bfloat16", (2, 6, 12, 4)), ("float16", (2, 2, 16, 2))])

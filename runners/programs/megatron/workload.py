@@ -58,6 +58,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     FrameworkProfile,
 )
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.routing import Routing
 
 ARGUMENTS_FILE = "megatron-args.txt"
 LAUNCH_FILE = "launch.sh"
@@ -65,6 +66,8 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 PATTERNS = Patterns(TABLE.lists["log"])
 # Megatron's default is 0.1.
 _NO_DROPOUT = (("0",), ("0.0",))
+# Kinds of load balancing that need no loss.
+_BALANCING = frozenset({"sinkhorn", "quantile_balancing"})
 # DeepSpeed's default; Megatron-LM's is 2^32, which it would spend all of a trial's steps on halving.
 _LOSS_SCALE = "65536"
 
@@ -186,6 +189,25 @@ def _launch_script(
     )
 
 
+def _routing(given: Arguments) -> Routing:
+    """Of a router (core/transformer/transformer_config.py at d98e8a64): a loss needs a weight, whose default is 0."""
+    if "--moe-router-force-load-balancing" in given:
+        return Routing.RANDOM
+    kinds = given.get("--moe-router-load-balancing-type", ("aux_loss",))
+    weights = given.get("--moe-aux-loss-coeff", ("0",))
+    balanced = "--moe-router-enable-expert-bias" in given or not _BALANCING.isdisjoint(kinds)
+    by_loss = "none" not in kinds and any(weight.strip("0.") for weight in weights)
+    return Routing.LEARNED if balanced or by_loss else Routing.UNCHECKED
+
+
+def _capacity(given: Arguments) -> float:
+    """Of each expert, over the mean; 0 where no token is dropped, as with one below 0."""
+    try:
+        return max(0.0, float(*given.get("--moe-expert-capacity-factor", ("0",))))
+    except (TypeError, ValueError):  # a variable of the shell
+        return 0.0
+
+
 class MegatronWorkload(ProgramWorkload[MegatronOptions]):
     """Profiles Megatron. Raises InvalidValue for wrong options."""
 
@@ -212,6 +234,11 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             overlapped_gathers="--overlap-param-gather" in given,
             overlaps_experts="--overlap-moe-expert-parallel-comm" in given,
             dispatches_by_node="--moe-enable-deepep" in given,
+            # One kernel each (TransformerEngine): a token is read once for all of its copies.
+            copy_passes=1.5 if "--moe-permute-fusion" in given else known.copy_passes,
+            routing=_routing(given),
+            capacity_factor=_capacity(given),
+            pads_to_capacity="--moe-pad-expert-input-to-capacity" in given,
             overlaps_sends="--no-overlap-p2p-communication" not in given,
             host_optimizer="--optimizer-cpu-offload" in given,
             product_dtype=next((name for name, words in bits.items() if given.keys() & words.split()), ""),

@@ -3,7 +3,7 @@ which plans a release runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -39,6 +39,7 @@ TABLE = table_of("meshtune.runners.programs.torchtitan")
 # Facts that trials alone have.
 _TRIAL = frozenset({"steps", "seed", "folder"})
 _COMPILED = (("compile.enable", True), ("training.compile", True))
+_EVEN = (("debug.moe_force_load_balance", True), ("training.debug_moe_force_load_balance", True))
 # The keys that say plan, batch, sequence and format.
 FROM_PLAN = frozenset(name for row in TABLE.rows if row.field not in _TRIAL for name in row.every_name)
 
@@ -70,10 +71,19 @@ class TorchtitanOptions(FlagOptions):
 
     @property
     def compiled(self) -> bool:
-        """Whether layers and loss are compiled. A TOML that is the path of a file is not looked into."""
+        """Whether layers and loss are compiled."""
+        return self._says(_COMPILED)
+
+    @property
+    def even(self) -> bool:
+        """Whether experts get equally many tokens by the tokens' places, not by the router."""
+        return self._says(_EVEN)
+
+    def _says(self, switches: Collection[tuple[str, bool]]) -> bool:
+        """Whether one of them is on. A TOML that is the path of a file is not looked into."""
         config = {} if isinstance(self.config, str) else self.config
-        told = any(key_of(flag) in _COMPILED for flag in self.given)
-        return told or any(at(config, key) is True for key, _ in _COMPILED)
+        told = any(key_of(flag) in switches for flag in self.given)
+        return told or any(at(config, key) is True for key, _ in switches)
 
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""

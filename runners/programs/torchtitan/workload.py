@@ -45,6 +45,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     FrameworkProfile,
 )
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.routing import Routing
 
 TOML_FILE = "torchtitan.toml"
 FLAGS_FILE = "torchtitan.args"
@@ -119,9 +120,10 @@ class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
 
     @property
     def framework(self) -> FrameworkProfile:
+        known = TORCHTITAN_COMPILED if self._options.compiled else TORCHTITAN
         if self._options.dtype is Dtype.FLOAT32:
-            return replace(TORCHTITAN, name="torchtitan FSDP2, float32", **FLOAT32)
-        return TORCHTITAN_COMPILED if self._options.compiled else TORCHTITAN
+            known = replace(TORCHTITAN, name="torchtitan FSDP2, float32", **FLOAT32)
+        return replace(known, routing=Routing.EVEN if self._options.even else Routing.LEARNED)
 
     @property
     def program(self) -> str:

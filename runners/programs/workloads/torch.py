@@ -49,6 +49,7 @@ from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import TRAINER, FrameworkProfile, compiled
 from meshtune.search_spaces.plan import ContextParallel
+from meshtune.search_spaces.routing import Routing
 
 # What the trainer can run: beside the codes that are simulated.
 TABLE = table_of("meshtune.runners.programs.simulated")
@@ -131,6 +132,7 @@ class TorchWorkload(Workload):
         return replace(
             usual,
             name=", ".join([usual.name, *(name for name, so in differs.items() if so)]),
+            routing=Routing.EVEN if own.router is Router.BALANCED else Routing.LEARNED,
             imbalance=own.imbalance or usual.imbalance,
             product_dtype="float8" if own.float8 else "",
             overlaps_tensor=own.async_tp,
