@@ -52,6 +52,7 @@ FIRST_PRINCIPLES: Mapping[str, tuple[float, float]] = {
     "exposed_reduction": (0.2, 0.7),
     "straggling": (0.01, 1.0),
     "step_overhead_s": (0.01, 0.7),
+    "router_spread": (0.2, 1.0),
     "memory_factor": (1.0, 0.1),
     "memory_offset_bytes": (5e8, 1.0),
     "activation_factor": (1.05, 0.15),

@@ -14,6 +14,7 @@ from meshtune.runners.programs.workloads.base import CONTEXT_FILE
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN, TORCHTITAN_COMPILED
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.routing import Routing
 
 PLAN = Plan(tp=2, dp=4, micro_batch_size=2, grad_accum_steps=2, zero_stage=3)
 LAB = WorkloadLab("torchtitan", PLAN, replace(MODEL, seq_len=2048), steps=5, warmup_steps=2)
@@ -160,4 +161,18 @@ def test_ranks_of_a_pipelines_first_stages_see_no_loss_and_tell_none(tmp_path):
     ],
 )
 def test_the_physics_knows_a_compiled_loss(options, framework):
-    assert create_workload("torchtitan", options).framework is framework
+    assert create_workload("torchtitan", options).framework == framework
+
+
+@pytest.mark.parametrize(
+    ("options", "routing"),
+    [
+        ({}, Routing.LEARNED),
+        ({"arguments": ["--debug.moe_force_load_balance"]}, Routing.EVEN),
+        ({"release": "v0.2", "config": {"debug": {"moe_force_load_balance": True}}}, Routing.EVEN),
+        ({"release": "v0.2.0", "config": {"training": {"debug_moe_force_load_balance": True}}}, Routing.EVEN),
+        ({"release": "v0.2", "config": {"debug": {"moe_force_load_balance": False}}}, Routing.LEARNED),
+    ],
+)
+def test_the_physics_knows_a_forced_balance(options, routing):
+    assert create_workload("torchtitan", options).framework.routing is routing
