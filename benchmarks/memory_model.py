@@ -21,6 +21,7 @@ from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, 
 from meshtune.search_spaces.physics.memory import MemoryPart, stage_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.routing import Routing
 
 # Tensors alone: nothing that an allocator or a library adds.
 TENSORS = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
@@ -81,7 +82,9 @@ def main(wanted: str) -> None:
             continue
         cluster = ClusterSpec(name="any", nodes=1, devices_per_node=plan.world_size, device=DEVICE)
         router, imbalance = (Router.SKEWED, 3.0) if model is SKEWED else (Router.BALANCED, None)
-        framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, reports=Reports.ALLOCATED)
+        framework = replace(
+            TRAINER_BFLOAT16, routing=Routing.EVEN, imbalance=imbalance or 1.0, reports=Reports.ALLOCATED
+        )
         training, columns = Training(model, cluster, framework), columns_of([plan])
         job = TrainerJob(
             name="exact",

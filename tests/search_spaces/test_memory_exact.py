@@ -17,6 +17,7 @@ from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, 
 from meshtune.search_spaces.physics.memory import stage_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import LOSS_CHUNKS, Plan
+from meshtune.search_spaces.routing import Routing
 
 # What a plain test run takes of a list, and what it leaves to `make test-long`.
 SLOW, LONG = pytest.mark.slow, pytest.mark.long
@@ -114,7 +115,9 @@ def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
     # At pp 1 the rank that gets the most tokens.
     exact = exact_peak(job, stage * plan.world_size // plan.pp if plan.pp > 1 else representatives(job)[0])
     kept = replace(TRAINER_BFLOAT16.kept, selective=job.selective, loss_chunks=chunks)
-    framework = replace(TRAINER_BFLOAT16, imbalance=imbalance or 1.0, kept=kept, reports=Reports.ALLOCATED)
+    framework = replace(
+        TRAINER_BFLOAT16, routing=Routing.EVEN, imbalance=imbalance or 1.0, kept=kept, reports=Reports.ALLOCATED
+    )
     training = Training(model, ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE), framework)
     parts = stage_parts(training, columns_of([plan]), BARE, np.array([stage]))
     assert sum(float(part[0]) for part in parts.values()) == pytest.approx(exact.peak_bytes, rel=0.1)
