@@ -156,9 +156,11 @@ def plain_split(split: Split, chunks: int) -> Split:
 
 
 def head_layers(model: ModelSpec) -> float:
-    """The head's time in layers, by their model FLOPs; the embedding's look-up takes none."""
-    head = 6.0 * model.vocab * model.hidden
-    return head * model.layers / (model.flops_per_token - head)
+    """The time in layers, by their model FLOPs, of the head and of what predicts further tokens, a layer and the head
+    again each; the embedding's look-up takes none."""
+    further = model.mtp_layers
+    head = 6.0 * model.vocab * model.hidden * (1 + further)
+    return further + head * (model.layers + further) / (model.flops_per_token - head)
 
 
 def splits_offered(model: ModelSpec, pp: int, vpp: int, able: Collection[Split] | None) -> list[Split]:

@@ -375,6 +375,16 @@ def test_layers_for_further_tokens_may_have_the_chunk_before_the_last_for_themse
         assert "pp-layers" in {one.constraint for one in Space(Bounds(), setting).explain(wrong, ignore_bounds=True)}
 
 
+def test_a_split_leaves_room_for_layers_for_further_tokens():
+    """A head of 1.8 layers' work: two of them, and the further layer with its projection, take 4.7."""
+    further = replace(WORDY, mtp_layers=1)
+    assert head_layers(further) == pytest.approx(1 + 2 * head_layers(WORDY), rel=0.05)
+    assert [splits_offered(model, 4, 1, None)[-1] for model in (WORDY, further)] == [(1, 3), (0, 4)]
+    training = Training(further, cluster("dgx-h100"), MEGATRON_CORE["bfloat16"])
+    plans = [Plan(pp=4, dp=2, grad_accum_steps=64, zero_stage=1, **ends(*split)) for split in ((0, 4), (1, 3), (0, 0))]
+    assert np.argsort(estimate(training, columns_of(plans)).time.step_s).tolist() == [0, 1, 2]
+
+
 def test_memory_of_a_further_layer_is_its_own_rank_s():
     training = Training(DEEPSEEK, cluster("dgx-h100", 2), MEGATRON_CORE["bfloat16"])
     plan = Plan(pp=16, vpp=2, schedule="interleaved", grad_accum_steps=32, **ends(-1, 4))
