@@ -105,6 +105,8 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     )
     shares = (columns["zero_stage"] == 1) & (columns["dp"] * columns["cp"] > 1)
     reduced = np.where(shares, held.optimizer_weights * FLOAT32_BYTES, 0.0)
+    steps = np.where(columns["zero_stage"] >= 1, held.optimizer_weights, held.weights) * framework.step_bytes
+    reduced = reduced if framework.host_optimizer else np.maximum(reduced, steps)
 
     factor, gradients = constants.activation_factor, states[MemoryPart.GRADIENTS]
     early = np.where(_fresh(framework, columns), 0.0, gradients)
@@ -128,13 +130,13 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
 
 
 def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:
-    """Host memory of a node per plan for an optimizer's state that lies there; 0 where it does not."""
+    """Host memory of a node per plan for an optimizer's state that lies there; 0 where it does not, or on disks."""
     framework, pp = training.framework, columns["pp"]
-    if not framework.host_optimizer:
+    if not framework.host_optimizer or framework.disk_optimizer:
         return np.zeros(len(pp))
     held = [_held(training.model, framework, columns, stage).optimizer_weights for stage in (np.zeros_like(pp), pp - 1)]
     here = np.minimum(training.cluster.devices_per_node, columns["tp"] * pp * columns["cp"] * columns["dp"])
-    offloaded: FloatColumn = np.maximum.reduce(held) * framework.optimizer_bytes * here
+    offloaded: FloatColumn = np.maximum.reduce(held) * (framework.optimizer_bytes + framework.step_bytes) * here
     return offloaded
 
 
@@ -379,13 +381,18 @@ def _layers(
 
 
 def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:
-    """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/explanation/memory.md): they are
-    reduced after the last micro-batch."""
+    """Weights, gradients and optimizer state. In a pipeline a chunk's gradients stay whole until its last micro-batch
+    (docs/explanation/memory.md), and other chunks' beside them unless its backward passes come in a row. Shards for an
+    optimizer on the host go there at once (DeepSpeed edaa7221, zero/stage_1_and_2.py,
+    async_accumulate_grad_in_cpu_via_gpu; stage3.py, grad_partitions_flat_buffer)."""
     zero = columns["zero_stage"]
     whole, shards = held.weights, held.optimizer_weights
     master_only = framework.kept.master_is_shard
     weights = np.where(zero == 3, 0.0 if master_only else shards, whole)
-    gradients = np.where(zero >= 2, shards, whole) + np.where((zero >= 2) & (columns["pp"] > 1), whole, 0.0)
+    in_a_row = columns["schedule"] == SCHEDULES.index(Schedule.INTERLEAVED)
+    in_a_row = in_a_row & (columns["grad_accum_steps"] <= columns["pp"])
+    at_once = np.where(columns["pp"] > 1, whole / np.where(in_a_row, columns["vpp"], 1), 0.0)
+    gradients = np.where(zero >= 2, at_once + (0.0 if framework.host_optimizer else shards), whole)
     return {
         MemoryPart.WEIGHTS: weights * framework.weight_bytes,
         MemoryPart.GRADIENTS: gradients * framework.gradient_bytes,
