@@ -57,7 +57,7 @@ class Kept(Closed):
     # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
     late_buffers: bool = False
     # torch's FSDP2: what a reduction of gradients reads is held until the next one, and layers are sharded again before
-    # the loss. Not set for torchtitan, whose peak was compared with nothing.
+    # the loss.
     fsdp2: bool = False
     # ZeRO 3 shards the float32 weights and has no other copy.
     master_is_shard: bool = False
@@ -434,7 +434,13 @@ TORCHTITAN = replace(
     parallel_logit_bytes=18,
     loads_whole=False,
     reports=Reports.RESERVED,
-    kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, repeats_experts=True, fresh_gradients=True),
+    kept=Kept(
+        torch_pipeline=True,
+        selective=Selective.HALF_PRODUCTS,
+        repeats_experts=True,
+        fsdp2=True,
+        fresh_gradients=True,
+    ),
 )
 # [compile] components = ["model", "loss"]; and besides ChunkedLossWrapper with its eight chunks.
 # swiglu_values: a compiled layer does not keep what its SiLU returns (as torch's min_cut_rematerialization_partition
@@ -452,11 +458,13 @@ TORCHTITAN_CHUNKED = replace(
 )
 # InternEvo (InternLM/InternEvo at c628a8c): gradients are reduced over all data-parallel ranks beside the last backward
 # pass, in buckets of 512 * 2^20 (configs/7B_internlm2.py); after the step each rank of a `zero1` group broadcasts its
-# parameters (solver/optimizer/hybrid_zero_optim.py). Its loss is flash-attention's, of float32 logits.
+# parameters (solver/optimizer/hybrid_zero_optim.py), of whose gradients it makes float32 copies. Its loss is
+# flash-attention's, of float32 logits.
 INTERNEVO = replace(
     _OTHER_BFLOAT16,
     name="InternEvo, bf16",
     gradient_bytes=2,
+    step_bytes=4,
     reduce_bytes=2,
     logit_bytes=6,
     attention_kernels=("flash2",),
