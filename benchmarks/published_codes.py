@@ -8,8 +8,8 @@ from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED
 
 # Dates are of NVIDIA/Megatron-LM's history. The table of results was committed on 2021-04-08; the asynchronous
 # all-reduce of the backward pass (--no-async-tensor-model-parallel-allreduce) on 2021-09-02, and products that add up
-# their gradients (--no-gradient-accumulation-fusion) on 2022-02-13. optimizer_bytes is 16, as its README of core_r0.8.0
-# counts float16 weights and gradients: 20 bytes a weight, of which 16 are sharded.
+# their gradients (--no-gradient-accumulation-fusion) on 2022-02-13. The optimizer's bytes are 12, and 4 while it steps:
+# its README of core_r0.8.0 counts 20 bytes a weight with float16 weights and gradients, of which 16 are sharded.
 MEGATRON_2021 = replace(MEGATRON_DEEPSPEED, name="Megatron-LM of 2021, fp16", overlaps_tensor=False)
 # `DDP=torch` in run_table_1.sh: torch's buckets are reduced beside the last backward pass.
 MEGATRON_2021_TORCH = replace(MEGATRON_2021, name="Megatron-LM of 2021, fp16, torch DDP", overlapped_gradients=True)
@@ -19,7 +19,7 @@ MEGATRON_2022 = replace(
     MEGATRON_DEEPSPEED,
     name="Megatron-LM of 2022, fp16, float32 gradients",
     gradient_bytes=4,
-    optimizer_bytes=12,
+    step_bytes=0,
     reduce_bytes=4,
     fused_accumulation=True,
 )

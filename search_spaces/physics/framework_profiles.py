@@ -58,7 +58,7 @@ class Kept(Closed):
     # Tensor-parallel collectives run on their own stream, whose buffers return to the allocator late.
     late_buffers: bool = False
     # torch's FSDP2: what a reduction of gradients reads is held until the next one, and layers are sharded again before
-    # the loss. Not set for torchtitan, whose peak was compared with nothing.
+    # the loss.
     fsdp2: bool = False
     # ZeRO 3 shards the float32 weights and has no other copy.
     master_is_shard: bool = False
@@ -81,6 +81,8 @@ class FrameworkProfile(Closed):
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
+    # Of the gradient of that copy, which exists while the optimizer steps.
+    step_bytes: float = 0.0
     # Bytes per value kept for the backward pass.
     activation_bytes: float
     # Bytes per value sent by tensor, context, expert and pipeline parallelism.
@@ -181,7 +183,12 @@ class FrameworkProfile(Closed):
 
 # Four bytes of everything, and no second copy of the weights.
 _FOUR_BYTES = ("weight_bytes", "gradient_bytes", "activation_bytes", "transfer_bytes", "reduce_bytes", "gather_bytes")
-FLOAT32: Mapping[str, Any] = {"dtype": "float32", **dict.fromkeys(_FOUR_BYTES, 4), "optimizer_bytes": 8}
+FLOAT32: Mapping[str, Any] = {
+    "dtype": "float32",
+    **dict.fromkeys(_FOUR_BYTES, 4),
+    "optimizer_bytes": 8,
+    "step_bytes": 0,
+}
 
 # The built-in trainer, as its exact estimate counts it (docs/explanation/physics-memory.md): torch's modules save
 # their inputs, gathered ones included; the norm is the CPU's, in float32 steps (`on_device` has CUDA's);
@@ -261,8 +268,10 @@ def compiled(profile: FrameworkProfile) -> FrameworkProfile:
 
 
 def on_device(profile: FrameworkProfile, kind: DeviceKind) -> FrameworkProfile:
-    """The profile of the same code there: CUDA's norm is one kernel, which keeps its input and output alone."""
-    return replace(profile, kept=replace(profile.kept, norm_bytes=0.0)) if kind is DeviceKind.CUDA else profile
+    """The profile of the same code there: CUDA's norm of torch is one kernel, which keeps its input and output alone;
+    the built-in trainer's is torch's."""
+    one_kernel = kind is DeviceKind.CUDA and profile.probed
+    return replace(profile, kept=replace(profile.kept, norm_bytes=0.0)) if one_kernel else profile
 
 
 # What the other codes have in common with it: 16 bits; not its host time, nor its weights' way.
@@ -306,8 +315,9 @@ _MEGATRON_CORE_BFLOAT16 = replace(
     bucket_weights_per_rank=1e6,
     kept=Kept(swiglu_values=3),
 )
-# fp16: gradients in 2 bytes, and a float32 copy of them beside the optimizer's 12 (Float16OptimizerWithFloat16Params in
-# megatron/core/optimizer/optimizer.py). float32: no copies at all, of logits neither.
+# fp16: gradients in 2 bytes, and while it steps a float32 copy of them beside the optimizer's 12
+# (Float16OptimizerWithFloat16Params in megatron/core/optimizer/optimizer.py). float32: no copies at all, of logits
+# neither.
 MEGATRON_CORE: Mapping[str, FrameworkProfile] = {
     "bfloat16": _MEGATRON_CORE_BFLOAT16,
     "float16": replace(
@@ -315,7 +325,7 @@ MEGATRON_CORE: Mapping[str, FrameworkProfile] = {
         name="Megatron-Core, fp16",
         dtype="float16",
         gradient_bytes=2,
-        optimizer_bytes=16,
+        step_bytes=4,
         reduce_bytes=2,
     ),
     "float32": replace(
@@ -330,8 +340,8 @@ MEGATRON_CORE_TF32 = replace(
     MEGATRON_CORE["float32"], name="Megatron-Core, TF32", dtype="tensorfloat32", fused_attention=False
 )
 # Megatron-DeepSpeed in mixed precision: 2 + 2 bytes of weights and gradients, 12 of master and moments
-# (Rajbhandari et al. 2020, section 3.1) and 4 of the master's own gradient (DeepSpeed's autotuner.py counts 16),
-# unfused attention before FlashAttention, one reduction at the end.
+# (Rajbhandari et al. 2020, section 3.1) and, while it steps, 4 of the master's own gradient, unfused attention before
+# FlashAttention, one reduction at the end.
 MEGATRON_DEEPSPEED = replace(
     MEGATRON_CORE["float16"],
     name="Megatron-DeepSpeed, fp16",
@@ -350,7 +360,7 @@ MEGATRON_DEEPSPEED_BF16 = replace(
     name="Megatron-DeepSpeed, bf16",
     dtype="bfloat16",
     gradient_bytes=6,
-    optimizer_bytes=12,
+    step_bytes=0,
     reduce_bytes=4,
 )
 # nanotron: bf16 with float32 gradient accumulation (the accumulated gradients are what is reduced). gradient_bytes: 4
@@ -379,9 +389,12 @@ NANOTRON = replace(
 # torch FSDP as Composer uses it: float32 shards, bf16 compute and communication, gradients reduced every micro-batch.
 # logit_bytes: transformers' loss (loss/loss_utils.py, ForCausalLMLoss) casts the logits, and its answer holds them (2);
 # in the backward pass of torch's cross entropy there are the log-probabilities, and the gradients of them and of the
-# cast logits (4 each). A compiled loss fuses these (2 + 4 + 4). logit_passes: 50 bytes read and written. copy_passes:
-# of transformers' grouped products, copied, ordered, weighed, put back and summed, 9 and 15 (integrations/moe.py).
-_COMPILED_LOSS: Mapping[str, Any] = {"logit_bytes": 10, "logit_passes": 5, "parallel_logit_bytes": 0}
+# cast logits (4 each). A compiled loss keeps the logits and two numbers of a row, and writes their gradient, 2 bytes
+# each; it reads or writes 10. logit_passes: 50 bytes else. norm_bytes: transformers' RMSNorm (models/llama/
+# modeling_llama.py) keeps its input in float32 in place of the input, and what it multiplies with its weight.
+# copy_passes: of transformers' grouped products, copied, ordered, weighed, put back and summed, 9 and 15
+# (integrations/moe.py).
+_COMPILED_LOSS: Mapping[str, Any] = {"logit_bytes": 4, "logit_passes": 2.5, "parallel_logit_bytes": 0}
 FSDP = replace(
     _OTHER_BFLOAT16,
     name="torch FSDP, bf16",
@@ -393,7 +406,7 @@ FSDP = replace(
     hidden_passes=20,
     copy_passes=8,
     loads_whole=True,
-    kept=Kept(fresh_gradients=True),
+    kept=Kept(norm_bytes=4, fresh_gradients=True),
 )
 # With a loss that computes head and cross entropy together, some tokens at a time (Liger-Kernel, ops/
 # fused_linear_cross_entropy.py: hidden states' bytes at once, hence vocab / hidden chunks, some 32; cut cross entropy,
@@ -414,11 +427,12 @@ DEEPSPEED = replace(
     name="DeepSpeed, bf16",
     weight_bytes=2,
     gradient_bytes=2,
-    optimizer_bytes=16,
+    optimizer_bytes=12,
+    step_bytes=4,
     overlapped_gradients=False,
     bucket_weights=5e8,
     live_weights=1e9,
-    kept=Kept(copied_buckets=True),
+    kept=Kept(norm_bytes=4, copied_buckets=True),
 )
 # torchtitan: FSDP2 with float32 shards, gradients reduced in float32 (mixed_precision_reduce), torch's pipelines;
 # its selective recomputation keeps every second product's result (distributed/activation_checkpoint.py at 0.3.0). Its
@@ -436,22 +450,38 @@ TORCHTITAN = replace(
     copy_passes=41 / 3,
     loads_whole=False,
     reports=Reports.RESERVED,
-    kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, repeats_experts=True, fresh_gradients=True),
+    kept=Kept(
+        torch_pipeline=True,
+        selective=Selective.HALF_PRODUCTS,
+        repeats_experts=True,
+        fsdp2=True,
+        fresh_gradients=True,
+    ),
 )
 # [compile] components = ["model", "loss"]; and besides ChunkedLossWrapper with its eight chunks.
-TORCHTITAN_COMPILED = replace(TORCHTITAN, name=f"{TORCHTITAN.name}, compiled", copy_passes=6, **_COMPILED_LOSS)
+# swiglu_values: a compiled layer does not keep what its SiLU returns (as torch's min_cut_rematerialization_partition
+# cuts it).
+TORCHTITAN_COMPILED = replace(
+    TORCHTITAN,
+    name=f"{TORCHTITAN.name}, compiled",
+    copy_passes=6,
+    **_COMPILED_LOSS,
+    kept=replace(TORCHTITAN.kept, swiglu_values=3),
+)
 TORCHTITAN_CHUNKED = replace(
     TORCHTITAN_COMPILED,
     name=f"{TORCHTITAN.name}, compiled, loss in chunks",
-    kept=replace(TORCHTITAN.kept, loss_chunks=8),
+    kept=replace(TORCHTITAN_COMPILED.kept, loss_chunks=8),
 )
 # InternEvo (InternLM/InternEvo at c628a8c): gradients are reduced over all data-parallel ranks beside the last backward
 # pass, in buckets of 512 * 2^20 (configs/7B_internlm2.py); after the step each rank of a `zero1` group broadcasts its
-# parameters (solver/optimizer/hybrid_zero_optim.py). Its loss is flash-attention's, of float32 logits.
+# parameters (solver/optimizer/hybrid_zero_optim.py), of whose gradients it makes float32 copies. Its loss is
+# flash-attention's, of float32 logits.
 INTERNEVO = replace(
     _OTHER_BFLOAT16,
     name="InternEvo, bf16",
     gradient_bytes=2,
+    step_bytes=4,
     reduce_bytes=2,
     logit_bytes=6,
     attention_kernels=("flash2",),

@@ -99,12 +99,16 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
         backward = backward + losses * _loss_gradients(model, framework, columns)
     last_norm = (2 + (columns["tp"] > 1) * framework.kept.gathered_inputs) * layer.between
     last_norm = last_norm * (1 + framework.kept.norm_bytes / (2 * framework.activation_bytes))
+    least = np.min(np.where(held.kinds.rank > 0, kept_by_kind, np.inf), axis=0)
     at_loss, later = (
-        _gathered(framework, columns, held, at_loss=where) + _reducing(training, columns, held, at_loss=where)
+        _gathered(framework, columns, held, at_loss=where) + _reducing(training, columns, held, least, at_loss=where)
         for where in (True, False)
     )
-    shares = (columns["zero_stage"] == 1) & (columns["dp"] * columns["cp"] > 1)
+    # The built-in trainer's sums are scattered into tensors of their own (Megatron-Core's into parts of its buffers).
+    shares = (columns["zero_stage"] == 1) & (columns["dp"] * columns["cp"] > 1) & framework.probed
     reduced = np.where(shares, held.optimizer_weights * FLOAT32_BYTES, 0.0)
+    steps = np.where(columns["zero_stage"] >= 1, held.optimizer_weights, held.weights) * framework.step_bytes
+    reduced = reduced if framework.host_optimizer else np.maximum(reduced, steps)
 
     factor, gradients = constants.activation_factor, states[MemoryPart.GRADIENTS]
     early = np.where(_fresh(framework, columns), 0.0, gradients)
@@ -128,13 +132,13 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
 
 
 def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:
-    """Host memory of a node per plan for an optimizer's state that lies there; 0 where it does not."""
+    """Host memory of a node per plan for an optimizer's state that lies there; 0 where it does not, or on disks."""
     framework, pp = training.framework, columns["pp"]
-    if not framework.host_optimizer:
+    if not framework.host_optimizer or framework.disk_optimizer:
         return np.zeros(len(pp))
     held = [_held(training.model, framework, columns, stage).optimizer_weights for stage in (np.zeros_like(pp), pp - 1)]
     here = np.minimum(training.cluster.devices_per_node, columns["tp"] * pp * columns["cp"] * columns["dp"])
-    offloaded: FloatColumn = np.maximum.reduce(held) * framework.optimizer_bytes * here
+    offloaded: FloatColumn = np.maximum.reduce(held) * (framework.optimizer_bytes + framework.step_bytes) * here
     return offloaded
 
 
@@ -379,13 +383,18 @@ def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, sta
 
 
 def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:
-    """Weights, gradients and optimizer state. Gradients stay whole in a pipeline (docs/explanation/memory.md): they are
-    reduced after the last micro-batch."""
+    """Weights, gradients and optimizer state. In a pipeline a chunk's gradients stay whole until its last micro-batch
+    (docs/explanation/memory.md), and other chunks' beside them unless its backward passes come in a row. Shards for an
+    optimizer on the host go there at once (DeepSpeed edaa7221, zero/stage_1_and_2.py,
+    async_accumulate_grad_in_cpu_via_gpu; stage3.py, grad_partitions_flat_buffer)."""
     zero = columns["zero_stage"]
     whole, shards = held.weights, held.optimizer_weights
     master_only = framework.kept.master_is_shard
     weights = np.where(zero == 3, 0.0 if master_only else shards, whole)
-    gradients = np.where(zero >= 2, shards, whole) + np.where((zero >= 2) & (columns["pp"] > 1), whole, 0.0)
+    in_a_row = columns["schedule"] == SCHEDULES.index(Schedule.INTERLEAVED)
+    in_a_row = in_a_row & (columns["grad_accum_steps"] <= columns["pp"])
+    at_once = np.where(columns["pp"] > 1, whole / np.where(in_a_row, columns["vpp"], 1), 0.0)
+    gradients = np.where(zero >= 2, at_once + (0.0 if framework.host_optimizer else shards), whole)
     return {
         MemoryPart.WEIGHTS: weights * framework.weight_bytes,
         MemoryPart.GRADIENTS: gradients * framework.gradient_bytes,
@@ -407,17 +416,23 @@ def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_
     return np.where(where, np.where(columns["pp"] > 1, piped, alone) * framework.gather_bytes, 0.0)
 
 
-def _reducing(training: Training, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
+def _reducing(
+    training: Training, columns: Columns, held: _Held, layer_kept: FloatColumn, *, at_loss: bool
+) -> FloatColumn:
     """The ends' gradients as they are reduced, from ZeRO 2 on without a pipeline. FSDP2 holds what it reduces until the
-    next reduction, so at the loss they are those of the micro-batch before; then the head's wait, unreduced, for the
-    embedding's; with a tied head autograd adds them up so of any code. Buckets of gradients are there before the loss's
-    backward pass, in which logits take most (DeepSpeed edaa7221, zero/stage_1_and_2.py, setup_buckets; stage3.py)."""
+    next reduction: at the loss the ends' of the micro-batch before, then a layer's, whose activations are gone
+    (layer_kept), and the head's wait, unreduced, for the embedding's. With a tied head autograd adds them up so of any
+    code. Buckets of gradients are there before the loss's backward pass, in which logits take most (DeepSpeed edaa7221,
+    zero/stage_1_and_2.py, setup_buckets; stage3.py)."""
     framework, zero, model = training.framework, columns["zero_stage"], training.model
     ends = np.where((zero == 2) | framework.kept.fsdp2, held.ends * framework.reduce_bytes, 0.0)
     where = (zero >= 2) & (columns["pp"] == 1)
     head = framework.padded_vocab(model, columns["tp"]) / columns["tp"] * model.hidden * framework.gather_bytes
     if framework.kept.fsdp2:
-        ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0) + head * (not at_loss)
+        ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0)
+        if not at_loss:
+            layer = np.where(held.layers > 1, held.unit * framework.reduce_bytes - layer_kept, 0.0)
+            ends = np.maximum(ends, layer) + head
     elif model.tied_head and not at_loss:
         ends = np.maximum(ends, head)
     bucket = framework.bucket_weights * framework.kept.copied_buckets * framework.gradient_bytes

@@ -157,7 +157,8 @@ def _optimizer_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
     c, framework, (dense, experts) = rank.columns, rank.training.framework, stage.weights
     own = np.where(c["zero_stage"] >= 1, sharded_weights(framework, c, dense, experts), dense + experts)
-    per_weight = 2 * framework.optimizer_bytes + 2 * framework.weight_bytes + framework.gradient_bytes
+    per_weight = 2 * (framework.optimizer_bytes + framework.step_bytes)
+    per_weight += 2 * framework.weight_bytes + framework.gradient_bytes
     rates = rank.rates
     known = rates.measured.step_overhead_s if framework.probed else None
     overhead_s = rates.reached("step_overhead_s", known, 1.0)

@@ -26,6 +26,8 @@ MIXTURE = replace(MODEL, name="mixture", experts=8, top_k=2, ffn=2048)
 MANY = replace(MIXTURE, name="many", experts=16, top_k=8)
 # The loss is the fullest moment.
 WORDY = replace(MODEL, name="wordy", vocab=131072)
+# A layer's backward pass is.
+WIDE = replace(MODEL, name="wide", layers=6, hidden=2048, ffn=8192, vocab=1024, seq_len=256)
 PADDED = replace(MODEL, name="padded", vocab=120001, vocab_multiple=4096)
 UNEVEN = replace(MODEL, name="uneven", layers=7)
 FIRST, LAST = "first_stage_less_layers", "last_stage_less_layers"
@@ -68,6 +70,8 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(WORDY, {"tp": 4, "sequence_parallel": False, "recompute": "full"}, 0, marks=LONG),
         pytest.param(PADDED, {"tp": 8, "recompute": "full"}, 0, marks=LONG),
         pytest.param(WORDY, {"dp": 8, "zero_stage": 3, "recompute": "full", "grad_accum_steps": 2}, 0, marks=LONG),
+        pytest.param(WIDE, {"dp": 8, "zero_stage": 3, "recompute": "full"}, 0, marks=SLOW),
+        pytest.param(WIDE, {"dp": 8, "zero_stage": 2, "recompute": "full", "grad_accum_steps": 2}, 0, marks=SLOW),
         pytest.param(WORDY, {"pp": 2, "grad_accum_steps": 4}, 1, marks=SLOW),
         pytest.param(WORDY, {"pp": 2, "grad_accum_steps": 4, "schedule": "gpipe"}, 1, marks=LONG),
         pytest.param(WORDY, {"pp": 2, "vpp": 2, "grad_accum_steps": 4, "schedule": "zero_bubble"}, 1, marks=LONG),

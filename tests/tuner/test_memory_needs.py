@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -10,7 +11,9 @@ import command_lab
 import pytest
 import yaml
 
-from meshtune.search_spaces.plan import Recompute
+from meshtune.search_spaces.columns import columns_of
+from meshtune.search_spaces.physics.estimate import estimate_memory
+from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.campaign.spec import document_of
@@ -229,3 +232,50 @@ def test_the_memory_of_hosts_is_named_where_it_is_much_or_holds_the_optimizer():
     assert found[1] == ["host memory of a node to load, where every rank reads the whole checkpoint: 2102.66 GiB"]
     # 70.55e9 weights of 16 bytes over eight nodes, at least: whole over the data ranks, or over the nodes' ranks.
     assert re.fullmatch(r"host memory of a node for the offloaded optimizer: 13\d\.\d\d GiB", found[2][0])
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvme"])
+def test_why_tells_the_memory_of_hosts_of_one_plan(tmp_path, device):
+    config = {"zero_optimization": {"offload_optimizer": {"device": device}}}
+    workload = {"kind": "deepspeed", "script": "train.py", "directory": ".", "config": config}
+    spec = {**SPEC, "model": {"preset": "llama3-8b", "seq_len": 4096}, "workload": workload}
+    (tmp_path / "train.py").touch()
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(spec))
+    asked = ("estimate", "spec.yaml", "--why", "tp=1,dp=64,zero_stage=3,mbs=1")
+    found = json.loads(command_lab.said(tmp_path, *asked, "--json"))["prediction"]
+    # 8.03e9 weights: 16 bytes of each over eight nodes, and 2 of each for eight ranks.
+    assert found["host_optimizer_bytes"] == pytest.approx(16 * 8.03e9 / 8 if device == "cpu" else 0, rel=0.001)
+    assert found["host_loading_bytes"] == pytest.approx(8 * 2 * 8.03e9, rel=0.001)
+    words = [line for line in command_lab.said(tmp_path, *asked).splitlines() if line.startswith("host memory")]
+    offloaded = ["host memory of a node for the offloaded optimizer: 14.96 GiB"] if device == "cpu" else []
+    loaded = "host memory of a node to load, where every rank reads the whole checkpoint: 119.66 GiB"
+    assert words == [*offloaded, loaded]
+
+
+def test_settings_of_a_program_reach_the_predicted_memory():
+    def peak(workload, plan, **over):
+        spec, _ = read(workload=workload, **over)
+        return float(estimate_memory(training_of(spec), columns_of([Plan(**plan)])).peak_bytes[0])
+
+    sharded = {"dp": 64, "zero_stage": 3, "recompute": "full"}
+    dense = {"model": {"preset": "llama3-8b", "seq_len": 8192}}
+    deepspeed = {"kind": "deepspeed", "script": "train.py", "directory": "."}
+    configs = [{"zero_optimization": {"reduce_bucket_size": size}} for size in (5e7, 1e9)]
+    small, large = (peak({**deepspeed, "config": config}, sharded, **dense) for config in configs)
+    assert large - small == pytest.approx(2 * (1e9 - 5e7))
+    titan = [{"kind": "torchtitan", "arguments": words} for words in ([], ["--compile.enable"])]
+    cast, fused = (peak(workload, sharded | {"micro_batch_size": 4}, **dense) for workload in titan)
+    assert cast - fused > 8 * 4 * 8192 * 128256
+    codes = ("fsdp", "fsdp-fused-loss", "torchtitan-compiled", "torchtitan-chunked")
+    commands = [{**SCRIPT, "framework": code} for code in codes]
+    whole, liger, compiled, chunked = (
+        peak(command, sharded | {"micro_batch_size": 4}, **dense) for command in commands
+    )
+    assert whole - liger > 8 * 4 * 8192 * 128256
+    assert compiled > chunked
+    mixture = {"model": {"preset": "qwen3-30b-a3b", "seq_len": 8192}}
+    again, kept = (
+        peak(command, {"dp": 64, "zero_stage": 3, "recompute": "selective", "micro_batch_size": 4}, **mixture)
+        for command in (commands[2], commands[0])
+    )
+    assert again < kept / 1.5

@@ -27,6 +27,9 @@ from meshtune.tuner.campaign.units import gibibytes, percent
 SURE = 0.9
 # No usual host has more memory than so many times that of its devices: 2 TB over 640 GB in a DGX H100 and in AWS' p5.
 USUAL_HOST = 3
+# The memory of a node's host, in words.
+OFFLOADED = "host memory of a node for the offloaded optimizer"
+LOADED = "host memory of a node to load, where every rank reads the whole checkpoint"
 # Recomputation is open where speed times probability to fit of the best plan grows by this share.
 GAIN = 0.1
 # Of legal plans so many are judged, in 0.2 seconds whenever a spec is read.
@@ -85,11 +88,9 @@ def _of_hosts(space: Space, training: Training) -> Sequence[str]:
     offloaded, loaded = offloaded_bytes(training, space.columns), loaded_bytes(training)
     least, most = (gibibytes(int(value)) for value in (offloaded.min(), offloaded.max()))
     by_plan = least if least == most else f"{least} to {most}, by plan"
-    states = f"host memory of a node for the offloaded optimizer: {by_plan}"
-    loading = f"host memory of a node to load, where every rank reads the whole checkpoint: {gibibytes(int(loaded))}"
+    states, loading = f"{OFFLOADED}: {by_plan}", f"{LOADED}: {gibibytes(int(loaded))}"
     usual = USUAL_HOST * training.cluster.devices_per_node * training.cluster.device.memory_bytes
-    held = offloaded.any() and not training.framework.disk_optimizer
-    return [*([states] if held else []), *([loading] if loaded > usual else [])]
+    return [*([states] if offloaded.any() else []), *([loading] if loaded > usual else [])]
 
 
 def sure_plans(space: Space | None, training: Training, calibration: Calibration = UNCALIBRATED) -> int:

@@ -22,12 +22,12 @@ from meshtune.runners.outcome import Verdict
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
-from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of
+from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of, rows
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics import estimate as formulas
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.fitting import Measured, calibrate
-from meshtune.search_spaces.physics.memory import MemoryPart
+from meshtune.search_spaces.physics.memory import MemoryPart, loaded_bytes, offloaded_bytes
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import MODEL_UNKNOWN, Training, missing, usable_bytes
 from meshtune.search_spaces.plan import Plan
@@ -154,8 +154,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """One plan as predicted. p_fits: the probability that its peak is at most the device's memory. speed: null where
-    facts about the cluster are missing."""
+    """One plan as predicted. p_fits: the probability that its peak is at most the device's memory. host_*_bytes: of a
+    node, for an optimizer that is offloaded, and where each rank reads a whole checkpoint. speed: null where facts
+    about the cluster are missing."""
 
     plan: Plan
     plan_key: str
@@ -163,6 +164,8 @@ class Prediction:
     peak_bytes: Estimate
     device_bytes: int
     memory_parts_bytes: Mapping[MemoryPart, float]
+    host_optimizer_bytes: float
+    host_loading_bytes: float
     speed: Speed | None
 
     @property
@@ -199,6 +202,8 @@ class Predictions:
             peak_bytes=Estimate.around(peak, exp(HEAVY_WIDTH * sd)),
             device_bytes=self.training.cluster.device.memory_bytes,
             memory_parts_bytes={part: float(sizes[row]) for part, sizes in self.memory.parts.items()},
+            host_optimizer_bytes=float(offloaded_bytes(self.training, rows(self.columns, slice(row, row + 1)))[0]),
+            host_loading_bytes=loaded_bytes(self.training),
             speed=None if self.time is None else self._speed(self.time, row),
         )
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
 from meshtune.tuner.cli.render.display import runs_text, shares_text
 from meshtune.tuner.cli.render.terminal import new_table
+from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED
 from meshtune.tuner.prediction.predict import ExactMemory, Prediction
 from meshtune.tuner.prediction.projection import Projection, Row, Scaling, count_nodes
 from meshtune.tuner.prediction.quote import PART_WORDS, Explanation, Quote, Range
@@ -68,10 +69,12 @@ def explanation_parts(why: Explanation) -> list[Table | Text]:
         rank = f"it {place} number {why.rank} of {why.of} legal {kind}; {ranked_by(known=own.speed is not None)}"
         peak = own.peak_bytes
         sizes = [f"{part} {gibibytes(int(size))}" for part, size in own.memory_parts_bytes.items() if size > 0]
+        hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
         lines += [
             f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
             f"of {gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}",
             f"  {', '.join(sizes)}",
+            *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
         ]
         if own.speed is None:
             lines.append(rank)

@@ -1449,6 +1449,8 @@ export interface components {
         Position: "learned" | "rope";
         Prediction: {
             device_bytes: number;
+            host_loading_bytes: number;
+            host_optimizer_bytes: number;
             memory_parts_bytes: {
                 [key: string]: number;
             };
