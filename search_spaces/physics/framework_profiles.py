@@ -129,8 +129,9 @@ class FrameworkProfile(Closed):
     gated_passes: float = 6
     plain_passes: float = 4
     logit_passes: float = 5
-    # The backward pass's tensor-parallel all-reduces run beside products.
+    # The backward pass's tensor-parallel all-reduces run beside products; and all the rest of them, piece by piece.
     overlaps_tensor: bool = False
+    overlaps_tensor_forward: bool = False
     # Transfers between the stages of an interleaved pipeline run beside other chunks.
     overlaps_sends: bool = False
     # ZeRO shards what all ranks hold alike over all of them; else over dp / ep ranks, and each of the ep holds a copy.
