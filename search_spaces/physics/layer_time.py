@@ -33,6 +33,8 @@ SCORE_PASSES = 7
 FUSED_BACKWARD = 2.5
 # The launching host and the device overlap: the longer one decides. A high power is a maximum with a rounded corner.
 CORNER = 8
+# Reads and writes of a copy that is put in another order and back, forward and backward, a third of them.
+ORDER_PASSES = 8 / 3
 # Of a value that a product in fewer than 16 bits reads.
 CAST_BYTES = {"float8": 1.0, "float4": 0.5}
 # The work of a product's two passes in units of the forward one's: its backward pass has two products.
@@ -231,13 +233,17 @@ class Rank:
         return PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
 
     def _elementwise_s(self) -> FloatColumn:
-        """Forward, the traffic of norms, residuals, activations, and of reading the weights."""
+        """Forward, the traffic of norms, residuals, activations, of copies of tokens that are put in the order of their
+        experts and back, once more where other ranks sent them, and of reading the weights."""
         model, framework, c = self.training.model, self.training.framework, self.columns
         inner = self.routed * model.ffn / self.block_tp + self.tokens * model.shared_ffn / c["tp"]
         gated = model.activation.matrices == 3
         block = (framework.gated_passes if gated else framework.plain_passes) * inner
         passes = framework.hidden_passes + framework.rotary_passes * (model.position is Position.ROPE)
         values = self.tokens * passes * model.hidden / self.split + block
+        if model.experts:
+            orders = self.routed * (1 / self.block_tp + (c["ep"] > 1))
+            values = values + ORDER_PASSES * orders * model.hidden
         traffic = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
         return (traffic + self._cast_bytes() / 3) / self.rates.layer_bytes_per_s(self.tokens)
 
@@ -287,7 +293,7 @@ class Rank:
         scatter = self.network.gather_s(self.tokens * size, tp, 1.0)
         cast = CAST_BYTES.get(self.rates.product_dtype, framework.transfer_bytes) / framework.transfer_bytes
         gather = np.where(parted, self.network.gather_s(self.tokens * size * cast, tp, 1.0), scatter)
-        forward, backward, again = scatter + gather, scatter + gather, parted * gather
+        forward, backward, again = scatter + gather, scatter + gather, np.where(parted, gather, 0.0)
         if framework.overlaps_tensor_forward:
             forward, backward, again = self.exposed_s(forward, products / 2), backward + again, 0.0 * again
         backward = self.exposed_s(backward, gradients / 2) if framework.overlaps_tensor else backward

@@ -212,6 +212,7 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
         return replace(
             known,
             overlapped_gradients="--overlap-grad-reduce" in given,
+            gather_bytes=1 if "--fp8-param-gather" in given else known.gather_bytes,
             overlapped_gathers="--overlap-param-gather" in given,
             overlaps_tensor_forward="--tp-comm-overlap" in given,
             overlaps_experts="--overlap-moe-expert-parallel-comm" in given,

@@ -38,7 +38,8 @@ class Dtype(StrEnum):
 TABLE = table_of("meshtune.runners.programs.torchtitan")
 # Facts that trials alone have.
 _TRIAL = frozenset({"steps", "seed", "folder"})
-_COMPILED = (("compile.enable", True), ("training.compile", True))
+_COMPILED = ("compile.enable", "training.compile")
+_ASYNC_TP = ("compile.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel")
 # The keys that say plan, batch, sequence and format.
 FROM_PLAN = frozenset(name for row in TABLE.rows if row.field not in _TRIAL for name in row.every_name)
 
@@ -70,10 +71,23 @@ class TorchtitanOptions(FlagOptions):
 
     @property
     def compiled(self) -> bool:
-        """Whether layers and loss are compiled. A TOML that is the path of a file is not looked into."""
+        """Whether layers and loss are compiled."""
+        return any(self._told(*_COMPILED))
+
+    @property
+    def async_tp(self) -> bool:
+        return any(self._told(*_ASYNC_TP))
+
+    @property
+    def float8(self) -> bool:
+        """Whether the linear layers compute in 8 bits, by torchao; experts' grouped products may alone."""
+        return any("float8" in str(found).replace("grouped_mm.float8", "") for found in self._told("model.converters"))
+
+    def _told(self, *keys: str) -> list[Any]:
+        """What the user's flags and configuration say of keys. A TOML that is the path of a file is not looked into."""
+        flags = [(key_of(flag), values) for flag, values in self.given.items()]
         config = {} if isinstance(self.config, str) else self.config
-        told = any(key_of(flag) in _COMPILED for flag in self.given)
-        return told or any(at(config, key) is True for key, _ in _COMPILED)
+        return [values or on for (key, on), values in flags if key in keys] + [at(config, key) for key in keys]
 
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""

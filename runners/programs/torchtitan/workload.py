@@ -121,7 +121,13 @@ class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
     def framework(self) -> FrameworkProfile:
         if self._options.dtype is Dtype.FLOAT32:
             return replace(TORCHTITAN, name="torchtitan FSDP2, float32", **FLOAT32)
-        return TORCHTITAN_COMPILED if self._options.compiled else TORCHTITAN
+        own = self._options
+        return replace(
+            TORCHTITAN_COMPILED if own.compiled else TORCHTITAN,
+            product_dtype="float8" if own.float8 else "",
+            overlaps_tensor=own.async_tp,
+            overlaps_tensor_forward=own.async_tp,
+        )
 
     @property
     def program(self) -> str:
