@@ -369,8 +369,8 @@ NANOTRON = replace(
 # torch FSDP as Composer uses it: float32 shards, bf16 compute and communication, gradients reduced every micro-batch.
 # logit_bytes: transformers' loss (loss/loss_utils.py, ForCausalLMLoss) casts the logits, and its answer holds them (2);
 # in the backward pass of torch's cross entropy there are the log-probabilities, and the gradients of them and of the
-# cast logits (4 each). A compiled loss fuses these (2 + 4 + 4). logit_passes: 50 bytes read and written, compiled 10 as of
-# the built-in trainer (`compiled`).
+# cast logits (4 each). A compiled loss fuses these (2 + 4 + 4). logit_passes: 50 bytes read and written, compiled 10 as
+# of the built-in trainer (`compiled`).
 _COMPILED_LOSS: Mapping[str, Any] = {"logit_bytes": 10, "logit_passes": 1, "parallel_logit_bytes": 0}
 FSDP = replace(
     _OTHER_BFLOAT16,
@@ -424,8 +424,8 @@ TORCHTITAN = replace(
     reports=Reports.RESERVED,
     kept=Kept(torch_pipeline=True, selective=Selective.HALF_PRODUCTS, repeats_experts=True, fresh_gradients=True),
 )
-# [compile] components = ["model", "loss"], each layer a graph like the built-in trainer's; and besides ChunkedLossWrapper
-# with its eight chunks.
+# [compile] components = ["model", "loss"], each layer a graph like the built-in trainer's; and besides
+# ChunkedLossWrapper with its eight chunks.
 TORCHTITAN_COMPILED = replace(TORCHTITAN, name=f"{TORCHTITAN.name}, compiled", **_COMPILED_LAYERS, **_COMPILED_LOSS)
 TORCHTITAN_CHUNKED = replace(
     TORCHTITAN_COMPILED,
