@@ -16,6 +16,8 @@ from meshtune.search_spaces.plan import LOSS_CHUNKS, Selective
 
 # Of one chunk of the built-in trainer's loss (runners/trainer/head.py).
 FEWEST_CHUNK_TOKENS = 1024
+# Formats that the layers' products alone have (`FrameworkProfile.product_dtype`), and bytes of a value.
+FEWER_BITS = {"float8": 1.0, "float4": 0.5}
 
 
 class Reports(StrEnum):

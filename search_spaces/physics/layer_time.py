@@ -21,7 +21,7 @@ from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, Position, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load, repeated_products
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS
+from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FEWEST_CHUNK_TOKENS
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
 from meshtune.search_spaces.physics.training import Training
@@ -35,8 +35,6 @@ FUSED_BACKWARD = 2.5
 CORNER = 8
 # Reads and writes of a copy that is put in another order and back, forward and backward, a third of them.
 ORDER_PASSES = 8 / 3
-# Of a value that a product in fewer than 16 bits reads.
-CAST_BYTES = {"float8": 1.0, "float4": 0.5}
 # The work of a product's two passes in units of the forward one's: its backward pass has two products.
 PASSES = np.array([[1.0], [2.0]])
 
@@ -252,7 +250,7 @@ class Rank:
         returns, is read once and written by rows and by columns, before it is gathered (Transformer Engine,
         pytorch/module/linear.py; torchao's Float8Linear). Weights, once a step, are not counted."""
         model, c, dtype = self.training.model, self.columns, self.rates.product_dtype
-        if dtype not in CAST_BYTES:
+        if dtype not in FEWER_BITS:
             return np.zeros_like(self.tokens)
         blocks = (
             (self.tokens, self.split, c["tp"], model.attention_products),
@@ -263,7 +261,7 @@ class Rank:
         for rows, split, cut, (*first, last) in (block for block in blocks if block[-1]):
             between = sum(product.outputs for product in first) + last.inputs
             values = values + rows * (2 * model.hidden / split + between / cut)
-        return values * (self.training.framework.activation_bytes + 2 * CAST_BYTES[dtype])
+        return values * (self.training.framework.activation_bytes + 2 * FEWER_BITS[dtype])
 
     def _attention_s(self) -> FloatColumn:
         """The products with the scores, forward, and in a second row backward. Causal masking halves them, and a
@@ -291,8 +289,10 @@ class Rank:
         model, framework, tp = self.training.model, self.training.framework, self.columns["tp"]
         size, parted = model.hidden * framework.transfer_bytes, self.split > 1
         scatter = self.network.gather_s(self.tokens * size, tp, 1.0)
-        cast = CAST_BYTES.get(self.rates.product_dtype, framework.transfer_bytes) / framework.transfer_bytes
-        gather = np.where(parted, self.network.gather_s(self.tokens * size * cast, tp, 1.0), scatter)
+        cast = FEWER_BITS.get(self.rates.product_dtype, framework.transfer_bytes) / framework.transfer_bytes
+        gather = scatter
+        if cast != 1:
+            gather = np.where(parted, self.network.gather_s(self.tokens * size * cast, tp, 1.0), scatter)
         forward, backward, again = scatter + gather, scatter + gather, np.where(parted, gather, 0.0)
         if framework.overlaps_tensor_forward:
             forward, backward, again = self.exposed_s(forward, products / 2), backward + again, 0.0 * again
