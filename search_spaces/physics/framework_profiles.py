@@ -131,7 +131,8 @@ class FrameworkProfile(Closed):
     gated_passes: float = 6
     plain_passes: float = 4
     logit_passes: float = 5
-    # The backward pass's tensor-parallel all-reduces run beside products; and all the rest of them, piece by piece.
+    # The backward pass's tensor-parallel all-reduces run beside products; and, with sequence parallelism, all gathers
+    # and scatters, piece by piece.
     overlaps_tensor: bool = False
     overlaps_tensor_forward: bool = False
     # Transfers between the stages of an interleaved pipeline run beside other chunks.

@@ -295,7 +295,8 @@ class Rank:
             gather = np.where(parted, self.network.gather_s(self.tokens * size * cast, tp, 1.0), scatter)
         forward, backward, again = scatter + gather, scatter + gather, np.where(parted, gather, 0.0)
         if framework.overlaps_tensor_forward:
-            forward, backward, again = self.exposed_s(forward, products / 2), backward + again, 0.0 * again
+            forward = np.where(parted, self.exposed_s(forward, products / 2), forward)
+            backward, again = backward + again, np.zeros_like(again)
         backward = self.exposed_s(backward, gradients / 2) if framework.overlaps_tensor else backward
         one = (1 + full) * forward + backward + again
         if model.experts == 0:

@@ -612,6 +612,9 @@ def test_tensor_collectives_that_overlap_forward_too_show_a_share_of_them_all():
     plan = {"tp": 8, "micro_batch_size": 8, "recompute": "full"}
     alone, beside = (part_of("tp", LLAMA, fast, one, **plan) for one in (PLAIN, code))
     assert beside == pytest.approx(alone / 4)
+    summed = {**plan, "sequence_parallel": False}
+    backward = replace(code, overlaps_tensor_forward=False)
+    assert len({part_of("tp", LLAMA, fast, one, **summed) for one in (code, backward)}) == 1
     slow = replace(fast, node_efficiency=1e-4)
     alone, beside = (part_of("tp", LLAMA, slow, one, tp=8) for one in (PLAIN, code))
     assert 0 < alone - beside < part_of("compute", LLAMA, slow, tp=8)
