@@ -23,7 +23,7 @@ from meshtune.search_spaces.physics.layer_time import Rank
 @dataclass(frozen=True, slots=True)
 class Passes:
     """One micro-batch in the stage that decides: its layers, its weights that all replicas hold alike and experts', and
-    seconds of computing forward and backward."""
+    seconds of its passes forward and backward."""
 
     layers: FloatColumn
     weights: tuple[FloatColumn, FloatColumn]
