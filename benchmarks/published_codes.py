@@ -26,8 +26,8 @@ MEGATRON_2022 = replace(
 # DeepSpeed's ZeRO 1 gathers after the optimizer; Apex' fused kernel is taken not to have been built for ROCm.
 FRONTIER = replace(MEGATRON_DEEPSPEED, name="Megatron-DeepSpeed, fp16, FlashAttention-2", fused_attention=True)
 # README of core_r0.8.0: 6 bytes a weight and 12 that are sharded; --overlap-grad-reduce, --overlap-param-gather,
-# --tp-comm-overlap. Its overlap of tensor parallelism forward and of sends is not in this physics. Gradients add up in
-# float32 in the product (arguments.py: on by default). Kernels are fused as in MEGATRON_DEEPSPEED; logits are cast to
+# --tp-comm-overlap, and transfers of interleaved chunks beside others by default. Gradients add up in float32 in the
+# product (arguments.py: on by default). Kernels are fused as in MEGATRON_DEEPSPEED; logits are cast to
 # float32 and softmax is taken of a copy, as in nanotron.
 MEGATRON_CORE = FrameworkProfile(
     name="Megatron-Core r0.8, bf16",
@@ -42,6 +42,8 @@ MEGATRON_CORE = FrameworkProfile(
     logit_bytes=10,
     reduces_every_micro_batch=False,
     overlaps_tensor=True,
+    overlaps_tensor_forward=True,
+    overlaps_sends=True,
     overlapped_gathers=True,
     fused_accumulation=True,
     hidden_passes=10,
@@ -56,6 +58,8 @@ LLAMA = replace(
     MEGATRON_CORE,
     name="Meta's code for Llama 3, bf16",
     overlaps_tensor=False,
+    overlaps_tensor_forward=False,
+    overlaps_sends=False,
     fused_accumulation=False,
     balances_head=True,
     kept=Kept(swiglu_values=2),

@@ -50,7 +50,7 @@ class Constants:
     send_overhead_s: float = _time(0.001, 1.2)
     # Share of an overlapped collective by which the computation beside it gets longer.
     exposed_reduction: float = _time(0.27, 0.7)
-    # Standard deviation of the replicas' computing times, as a share of them.
+    # Standard deviation of the replicas' times in their passes, as a share of them.
     straggling: float = _time(0.015, 1.0)
     # Seconds once per step.
     step_overhead_s: float = _time(0.013, 0.7)

@@ -17,6 +17,8 @@ from meshtune.search_spaces.routing import Routing
 
 # Of one chunk of the built-in trainer's loss (runners/trainer/head.py).
 FEWEST_CHUNK_TOKENS = 1024
+# Formats that the layers' products alone have (`FrameworkProfile.product_dtype`), and bytes of a value.
+FEWER_BITS = {"float8": 1.0, "float4": 0.5}
 
 
 class Reports(StrEnum):
@@ -134,8 +136,10 @@ class FrameworkProfile(Closed):
     logit_passes: float = 5
     # The same of the hidden width of a copy of a token for an expert: made, ordered by expert, weighed and added up.
     copy_passes: float = 6
-    # The backward pass's tensor-parallel all-reduces run beside products.
+    # The backward pass's tensor-parallel all-reduces run beside products; and, with sequence parallelism, all gathers
+    # and scatters, piece by piece.
     overlaps_tensor: bool = False
+    overlaps_tensor_forward: bool = False
     # Transfers between the stages of an interleaved pipeline run beside other chunks.
     overlaps_sends: bool = False
     # ZeRO shards what all ranks hold alike over all of them; else over dp / ep ranks, and each of the ep holds a copy.
@@ -246,6 +250,7 @@ TRAINER_FLOAT16 = replace(TRAINER_BFLOAT16, name="meshtune trainer, fp16", dtype
 TRAINER: Mapping[str, FrameworkProfile] = {
     profile.dtype: profile for profile in (TRAINER_FLOAT32, TRAINER_BFLOAT16, TRAINER_FLOAT16)
 }
+_COMPILED_LAYERS: Mapping[str, Any] = {"hidden_passes": 23 / 3, "rotary_passes": 2, "gated_passes": 8 / 3}
 
 
 def compiled(profile: FrameworkProfile) -> FrameworkProfile:
@@ -260,10 +265,8 @@ def compiled(profile: FrameworkProfile) -> FrameworkProfile:
         layer_launch_s=1.6e-4,
         full_launches=0.8,
         selective_launches=0.3,
-        hidden_passes=23 / 3,
-        rotary_passes=2,
-        gated_passes=8 / 3,
         logit_passes=5 / 3,
+        **_COMPILED_LAYERS,
     )
 
 
@@ -458,13 +461,15 @@ TORCHTITAN = replace(
         fresh_gradients=True,
     ),
 )
-# [compile] components = ["model", "loss"]; and besides ChunkedLossWrapper with its eight chunks.
+# [compile] components = ["model", "loss"], each layer a graph like the built-in trainer's; and besides
+# ChunkedLossWrapper with its eight chunks.
 # swiglu_values: a compiled layer does not keep what its SiLU returns (as torch's min_cut_rematerialization_partition
 # cuts it).
 TORCHTITAN_COMPILED = replace(
     TORCHTITAN,
     name=f"{TORCHTITAN.name}, compiled",
     copy_passes=6,
+    **_COMPILED_LAYERS,
     **_COMPILED_LOSS,
     kept=replace(TORCHTITAN.kept, swiglu_values=3),
 )

@@ -21,7 +21,7 @@ from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, Position, last_kind, layer_kinds
 from meshtune.search_spaces.physics.activations import expert_load, repeated_products
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS
+from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FEWEST_CHUNK_TOKENS
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
 from meshtune.search_spaces.physics.training import Training
@@ -186,7 +186,7 @@ class Rank:
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
         recompute = full * (products + other + attention) + selective * self._selective_s(attention, other)
         cp = self._context_s(attention + attention_gradients, full, selective)
-        tp, ep = self._tensor_s(full, gradients), self._experts_s(full, compute)
+        tp, ep = self._tensor_s(full, products, gradients), self._experts_s(full, compute)
         busy = compute + recompute + tp + cp + ep
         by_product = framework.kept.selective is not Selective.ATTENTION
         again = full * framework.full_launches + selective * by_product * framework.selective_launches
@@ -247,7 +247,25 @@ class Rank:
         copies = self.routed * sorting * model.hidden * (model.experts > 0)
         values = self.tokens * passes * model.hidden / self.split + block + copies
         traffic: FloatColumn = values * framework.activation_bytes + self.layer_weights * framework.transfer_bytes
-        return traffic / self.rates.layer_bytes_per_s(self.tokens)
+        return (traffic + self._cast_bytes() / 3) / self.rates.layer_bytes_per_s(self.tokens)
+
+    def _cast_bytes(self) -> FloatColumn:
+        """Forward and backward, of casting to the products' 8 or 4 bits: what each reads, and the gradient of what it
+        returns, is read once and written by rows and by columns, before it is gathered (Transformer Engine,
+        pytorch/module/linear.py; torchao's Float8Linear). Weights, once a step, are not counted."""
+        model, c, dtype = self.training.model, self.columns, self.rates.product_dtype
+        if dtype not in FEWER_BITS:
+            return np.zeros_like(self.tokens)
+        blocks = (
+            (self.tokens, self.split, c["tp"], model.attention_products),
+            (self.routed, 1.0 if model.experts else self.split, self.block_tp, model.block_products(model.ffn)),
+            (self.tokens, self.split, c["tp"], model.block_products(model.shared_ffn)),
+        )
+        values = np.zeros_like(self.tokens)
+        for rows, split, cut, (*first, last) in (block for block in blocks if block[-1]):
+            between = sum(product.outputs for product in first) + last.inputs
+            values = values + rows * (2 * model.hidden / split + between / cut)
+        return values * (self.training.framework.activation_bytes + 2 * FEWER_BITS[dtype])
 
     def _attention_s(self) -> FloatColumn:
         """The products with the scores, forward, and in a second row backward. Causal masking halves them, and a
@@ -265,23 +283,32 @@ class Rank:
         traffic = SCORE_PASSES * scores * self.training.framework.activation_bytes
         return PASSES * (flops / self.rates.products_per_s + traffic / self.rates.bytes_per_s)
 
-    def _tensor_s(self, full: FloatColumn, gradients: FloatColumn) -> FloatColumn:
+    def _tensor_s(self, full: FloatColumn, products: FloatColumn, gradients: FloatColumn) -> FloatColumn:
         """Two all-reduces forward and two backward (Shoeybi et al. 2019), two more where the forward pass is repeated.
         With sequence parallelism each is a gather and a scatter of the same bytes, and the backward pass gathers each
-        block's input once more (Korthikanti et al. 2022, 4.2.2). Then experts gather over their own ranks the copies of
-        tokens that each of these got, and scatter the answers (Megatron-LM d98e8a64, core/transformer/moe/
-        token_dispatcher.py). gradients: seconds of the backward pass's products, beside which a code may reduce."""
-        model, framework = self.training.model, self.training.framework
-        size = model.hidden * framework.transfer_bytes
-        half = self.network.gather_s(self.tokens * size, self.columns["tp"], 1.0)
-        backward = self.exposed_s(2 * half, gradients / 2) if framework.overlaps_tensor else 2 * half
-        one = (2 + 2 * full + (self.split > 1)) * half + backward
+        block's input once more (Korthikanti et al. 2022, 4.2.2); what products in 8 or 4 bits read is gathered in
+        these (`_cast_bytes`). Then experts gather over their own ranks the copies of tokens that each of these got, and
+        scatter the answers (Megatron-LM d98e8a64, core/transformer/moe/token_dispatcher.py). products, gradients:
+        seconds of the products of both blocks, forward and backward, beside which a code may gather and reduce."""
+        model, framework, tp = self.training.model, self.training.framework, self.columns["tp"]
+        size, parted = model.hidden * framework.transfer_bytes, self.split > 1
+        scatter = self.network.gather_s(self.tokens * size, tp, 1.0)
+        cast = FEWER_BITS.get(self.rates.product_dtype, framework.transfer_bytes) / framework.transfer_bytes
+        gather = scatter
+        if cast != 1:
+            gather = np.where(parted, self.network.gather_s(self.tokens * size * cast, tp, 1.0), scatter)
+        forward, backward, again = scatter + gather, scatter + gather, np.where(parted, gather, 0.0)
+        if framework.overlaps_tensor_forward:
+            forward = np.where(parted, self.exposed_s(forward, products / 2), forward)
+            backward, again = backward + again, np.zeros_like(again)
+        backward = self.exposed_s(backward, gradients / 2) if framework.overlaps_tensor else backward
+        one = (1 + full) * forward + backward + again
         if model.experts == 0:
-            return np.where(self.columns["tp"] > 1, 2 * one, 0.0)
+            return np.where(tp > 1, 2 * one, 0.0)
         copies = self.network.gather_s(self.routed * size, self.block_tp, 1.0)
         dispatched = (4 + 2 * full) * copies + (one if model.shared_ffn else 0.0)
-        block = np.where(self.split > 1, dispatched, one)
-        return np.where(self.columns["tp"] > 1, one + block, np.where(self.block_tp > 1, dispatched, 0.0))
+        block = np.where(parted, dispatched, one)
+        return np.where(tp > 1, one + block, np.where(self.block_tp > 1, dispatched, 0.0))
 
     def _context_s(self, attention: FloatColumn, full: FloatColumn, selective: FloatColumn) -> FloatColumn:
         """Keys and values of all ranks, gathered forward and backward, and their gradients scattered; the ring hides

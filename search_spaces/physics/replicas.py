@@ -23,7 +23,7 @@ from meshtune.search_spaces.physics.layer_time import Rank
 @dataclass(frozen=True, slots=True)
 class Passes:
     """One micro-batch in the stage that decides: its layers, its weights that all replicas hold alike and experts', and
-    seconds of computing forward and backward."""
+    seconds of its passes forward and backward."""
 
     layers: FloatColumn
     weights: tuple[FloatColumn, FloatColumn]
@@ -80,11 +80,11 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     return np.select([c["zero_stage"] == stage for stage in range(4)], stages)
 
 
-def straggling_s(rank: Rank, computing_s: FloatColumn) -> FloatColumn:
+def straggling_s(rank: Rank, passes_s: FloatColumn) -> FloatColumn:
     """The wait for the slowest replica: of n normal times the largest lies sqrt(2 ln n) standard deviations above their
     mean (Cramer 1946, 28.6)."""
     replicas = rank.columns["dp"] * rank.columns["cp"]
-    waiting: FloatColumn = computing_s * rank.constants.straggling * np.sqrt(2 * np.log(replicas))
+    waiting: FloatColumn = passes_s * rank.constants.straggling * np.sqrt(2 * np.log(replicas))
     return waiting
 
 

@@ -144,10 +144,11 @@ def _bubble_s(rank: Rank, stage: _Stage) -> FloatColumn:
 def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """The replicas' collectives, the wait for the slowest of them, and the slices that a code cuts weights into."""
     c, framework = rank.columns, rank.training.framework
-    computing, layers = stage.work.compute + stage.head_s, np.sum(stage.held, axis=0)
-    forward, backward = computing / 3, computing * 2 / 3 + stage.work.recompute
-    shown = replicas_s(rank, Passes(layers, stage.weights, forward, backward))
-    waiting = straggling_s(rank, c["grad_accum_steps"] * (forward + backward))
+    layers, repeated = np.sum(stage.held, axis=0), stage.work.recompute
+    # Units of weights are ready, and needed, by the clock: collectives in the layers are beside them, too.
+    forward = (stage.seconds - repeated) / 3
+    shown = replicas_s(rank, Passes(layers, stage.weights, forward, 2 * forward + repeated))
+    waiting = straggling_s(rank, c["grad_accum_steps"] * stage.seconds)
     slices = (PARAMETERS_PER_LAYER * layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
     cut = slices * framework.slice_s * rank.constants.launch_factor
     return shown + waiting + np.where((c["zero_stage"] == 1) & (c["dp"] * c["cp"] > 1), cut, 0.0)

@@ -245,6 +245,12 @@ def read(directory, state: JobState, **options) -> Outcome:
 LOG = {"log": {"step_time_s": r"took ([\d.]+)"}, "steps": 3, "warmup_steps": 1}
 
 
+def test_8_bits_are_of_the_products_alone():
+    workload = CommandWorkload({"command": ["train"], "framework": "fsdp", "dtype": "float8"})
+    assert workload.dtype == "float8"
+    assert (workload.framework.dtype, workload.framework.product_dtype) == ("bfloat16", "float8")
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_a_script_on_megatron_core_is_predicted_by_its_profile(dtype):
     options = {"command": ["train"], "framework": f"megatron-core-{dtype}"}

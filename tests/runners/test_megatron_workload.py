@@ -171,6 +171,11 @@ def test_the_physics_knows_what_the_user_s_arguments_overlap():
     assert (plain.overlaps_experts, plain.dispatches_by_node, plain.product_dtype) == (False, False, "")
     assert (plain.overlaps_sends, exchanged.overlaps_sends) == (True, False)
     assert workload(arguments=["--fp4-format e2m1"]).framework.product_dtype == "float4"
+    assert (plain.overlaps_tensor_forward, plain.gather_bytes, plain.reduce_bytes) == (False, 2, 4)
+    lean = workload(arguments=["--tp-comm-overlap", "--fp8-param-gather", "--grad-reduce-in-bf16"]).framework
+    assert (lean.overlaps_tensor_forward, lean.gather_bytes, lean.reduce_bytes) == (True, 1, 2)
+    # As in float16: gradients of 2 bytes, and a float32 copy that is sharded.
+    assert (lean.gradient_bytes, lean.optimizer_bytes) == (2, 16)
 
 
 @pytest.mark.parametrize(

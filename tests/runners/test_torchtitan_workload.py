@@ -12,7 +12,12 @@ from meshtune.runners.base import Start
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE
 from meshtune.runners.registry import create_workload
-from meshtune.search_spaces.physics.framework_profiles import TORCHTITAN, TORCHTITAN_COMPILED
+from meshtune.search_spaces.physics.framework_profiles import (
+    TORCHTITAN,
+    TORCHTITAN_COMPILED,
+    TRAINER_BFLOAT16,
+    compiled,
+)
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.routing import Routing
 
@@ -160,8 +165,27 @@ def test_ranks_of_a_pipelines_first_stages_see_no_loss_and_tell_none(tmp_path):
         ({"release": "v0.2", "config": {"compile": {"enable": False}}}, TORCHTITAN),
     ],
 )
-def test_the_physics_knows_a_compiled_loss(options, framework):
+def test_the_physics_knows_what_is_compiled(options, framework):
     assert create_workload("torchtitan", options).framework == framework
+    as_the_trainer = framework.hidden_passes == compiled(TRAINER_BFLOAT16).hidden_passes
+    assert as_the_trainer == (framework is TORCHTITAN_COMPILED)
+
+
+@pytest.mark.parametrize(
+    ("options", "bits", "beside"),
+    [
+        ({"config": {"model": {"converters": ["quantize.linear.float8"]}}}, "float8", False),
+        ({"config": {"model": {"converters": ["quantize.grouped_mm.float8"]}}}, "", False),
+        ({"arguments": ["--model.converters float8"]}, "float8", False),
+        ({"config": {"parallelism": {"enable_async_tensor_parallel": True}}}, "", True),
+        ({"arguments": ["--parallelism.enable_async_tensor_parallel"]}, "", True),
+        ({"arguments": ["--parallelism.no_enable_async_tensor_parallel"]}, "", False),
+    ],
+)
+def test_the_physics_knows_8_bits_and_tensor_parallelism_beside_products(options, bits, beside):
+    framework = create_workload("torchtitan", {"release": "v0.2", **options}).framework
+    assert (framework.product_dtype, framework.overlaps_tensor) == (bits, beside)
+    assert framework.overlaps_tensor_forward == beside
 
 
 @pytest.mark.parametrize(

@@ -273,6 +273,19 @@ def test_elementwise_work_is_bytes_over_the_memorys_bandwidth():
     assert part_of("compute", LLAMA, constants) == pytest.approx((16 * (3 * forward + gradients) + head) / MEMORY)
 
 
+@pytest.mark.parametrize("ep", [1, 8])
+def test_copies_of_tokens_are_put_in_the_order_of_their_experts_and_back(ep):
+    """Each read and written, forward and backward, and once more where other ranks sent them."""
+    constants = replace(PRODUCTS, matmul_efficiency=1e30, memory_efficiency=1.0)
+    plan = {"dp": 8, "ep": ep}
+    ordered = 2 * 2 * 2 * LLAMA.seq_len * MIXTURE.top_k * MIXTURE.hidden * 2
+    values = 3 * LLAMA.seq_len * (14 * MIXTURE.hidden + 2 * 6 * MIXTURE.ffn) * 2
+    weights = MIXTURE.attention_parameters + 8 * MIXTURE.hidden + 8 / ep * MIXTURE.feed_forward_parameters
+    layer = values + weights * (3 * 2 + 2 * (2 + 4)) + ordered * (1 + (ep > 1))
+    head = 5 * LLAMA.seq_len * MIXTURE.vocab * 6
+    assert part_of("compute", MIXTURE, constants, **plan) == pytest.approx((16 * layer + head) / MEMORY)
+
+
 def test_full_recomputation_adds_a_forward_pass():
     forward = 16 * 2 * LAYER * LLAMA.seq_len / RATE
     assert part_of("recompute") == 0
@@ -563,6 +576,33 @@ def test_products_in_fewer_bits_leave_attention_and_the_head_in_16(dtype):
     assert wide - narrow == pytest.approx(layers / RATE - layers / 3e14)
 
 
+def in_fewer_bits(dtype: str) -> tuple[FrameworkProfile, ClusterSpec]:
+    device = replace(DEVICE, peak_flops={**DEVICE.peak_flops, dtype: 4e14})
+    return replace(PLAIN, product_dtype=dtype), replace(CLUSTER, device=device)
+
+
+@pytest.mark.parametrize(("dtype", "written"), [("float8", 1), ("float4", 0.5)])
+@pytest.mark.parametrize("tp", [1, 8])
+def test_products_in_fewer_bits_read_what_was_cast_for_them(dtype, written, tp):
+    """What a product reads, and the gradient of what it returns: read in 16 bits, written by rows and by columns."""
+    constants = replace(PRODUCTS, matmul_efficiency=1e30, memory_efficiency=1.0)
+    code, cluster = in_fewer_bits(dtype)
+    read = LLAMA.hidden + LLAMA.answer_width + LLAMA.hidden + LLAMA.ffn
+    returned = LLAMA.query_width + LLAMA.kv_width + LLAMA.value_width + LLAMA.hidden + 2 * LLAMA.ffn + LLAMA.hidden
+    cast = 16 * LLAMA.seq_len * (read + returned) * (2 + 2 * written) / MEMORY
+    plain, fewer = (part_of("compute", LLAMA, constants, one, cluster, tp=tp) for one in (PLAIN, code))
+    assert fewer - plain == pytest.approx(cast / tp)
+
+
+def test_sequence_parallelism_gathers_what_was_cast_and_scatters_16_bits():
+    code, cluster = in_fewer_bits("float8")
+    size = LLAMA.seq_len * LLAMA.hidden
+    whole, half = (float(NETWORK.gather_s(size * width, 8, 1)) for width in (2, 1))
+    assert part_of("tp", LLAMA, LINKS, code, cluster, tp=8) == pytest.approx(16 * 2 * (2 * whole + 3 * half))
+    summed = part_of("tp", LLAMA, LINKS, code, cluster, tp=8, sequence_parallel=False)
+    assert summed == part_of("tp", LLAMA, LINKS, PLAIN, cluster, tp=8, sequence_parallel=False)
+
+
 def test_tf32_is_a_code_that_a_spec_can_name():
     plain, faster = (FRAMEWORKS[f"megatron-core-{kind}"] for kind in ("float32", "tf32"))
     a100 = replace(A100.device, sustained_flops={})
@@ -618,6 +658,20 @@ def test_overlapped_collectives_hide_behind_the_work_beside_them_and_no_more():
     exchanging = replace(PLAIN, overlaps_experts=True)
     alone, beside = (part_of("ep", MIXTURE, slow, one, dp=64, ep=8) for one in (PLAIN, exchanging))
     assert 0 < alone - beside < part_of("compute", MIXTURE, slow, dp=64, ep=8)
+
+
+def test_tensor_collectives_that_overlap_forward_too_show_a_share_of_them_all():
+    fast = replace(LINKS, node_efficiency=100.0, exposed_reduction=0.25, network_latency_factor=1e-30)
+    code = replace(PLAIN, overlaps_tensor=True, overlaps_tensor_forward=True)
+    plan = {"tp": 8, "micro_batch_size": 8, "recompute": "full"}
+    alone, beside = (part_of("tp", LLAMA, fast, one, **plan) for one in (PLAIN, code))
+    assert beside == pytest.approx(alone / 4)
+    summed = {**plan, "sequence_parallel": False}
+    backward = replace(code, overlaps_tensor_forward=False)
+    assert len({part_of("tp", LLAMA, fast, one, **summed) for one in (code, backward)}) == 1
+    slow = replace(fast, node_efficiency=1e-4)
+    alone, beside = (part_of("tp", LLAMA, slow, one, tp=8) for one in (PLAIN, code))
+    assert 0 < alone - beside < part_of("compute", LLAMA, slow, tp=8)
 
 
 def test_experts_with_degrees_of_their_own():

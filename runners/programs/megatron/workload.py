@@ -228,10 +228,15 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
             known = replace(known, fused_attention=fused, attention_kernels=("flash2",))
             return replace(known, name=f"Megatron-DeepSpeed, {dtype}", dtype=dtype, vocab_multiple=multiple)
         known, bits = MEGATRON_CORE[dtype], TABLE.lists["trial"]["bits"]
+        if "--grad-reduce-in-bf16" in given:
+            # The optimizer then has a float32 copy of its part (core/optimizer/distrib_optimizer.py), as in float16.
+            known = replace(known, gradient_bytes=2, reduce_bytes=2, optimizer_bytes=16)
         return replace(
             known,
             overlapped_gradients="--overlap-grad-reduce" in given,
+            gather_bytes=1 if "--fp8-param-gather" in given else known.gather_bytes,
             overlapped_gathers="--overlap-param-gather" in given,
+            overlaps_tensor_forward="--tp-comm-overlap" in given,
             overlaps_experts="--overlap-moe-expert-parallel-comm" in given,
             dispatches_by_node="--moe-enable-deepep" in given,
             # One kernel each (TransformerEngine): a token is read once for all of its copies.

@@ -3,7 +3,7 @@ which plans a release runs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -38,8 +38,9 @@ class Dtype(StrEnum):
 TABLE = table_of("meshtune.runners.programs.torchtitan")
 # Facts that trials alone have.
 _TRIAL = frozenset({"steps", "seed", "folder"})
-_COMPILED = (("compile.enable", True), ("training.compile", True))
-_EVEN = (("debug.moe_force_load_balance", True), ("training.debug_moe_force_load_balance", True))
+_COMPILED = ("compile.enable", "training.compile")
+_EVEN = ("debug.moe_force_load_balance", "training.debug_moe_force_load_balance")
+_ASYNC_TP = ("compile.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel")
 # The keys that say plan, batch, sequence and format.
 FROM_PLAN = frozenset(name for row in TABLE.rows if row.field not in _TRIAL for name in row.every_name)
 
@@ -72,18 +73,27 @@ class TorchtitanOptions(FlagOptions):
     @property
     def compiled(self) -> bool:
         """Whether layers and loss are compiled."""
-        return self._says(_COMPILED)
+        return any(self._told(*_COMPILED))
 
     @property
     def even(self) -> bool:
         """Whether experts get equally many tokens by the tokens' places, not by the router."""
-        return self._says(_EVEN)
+        return any(self._told(*_EVEN))
 
-    def _says(self, switches: Collection[tuple[str, bool]]) -> bool:
-        """Whether one of them is on. A TOML that is the path of a file is not looked into."""
+    @property
+    def async_tp(self) -> bool:
+        return any(self._told(*_ASYNC_TP))
+
+    @property
+    def float8(self) -> bool:
+        """Whether the linear layers compute in 8 bits, by torchao; experts' grouped products may alone."""
+        return any("float8" in str(found).replace("grouped_mm.float8", "") for found in self._told("model.converters"))
+
+    def _told(self, *keys: str) -> list[Any]:
+        """What the user's flags and configuration say of keys. A TOML that is the path of a file is not looked into."""
+        flags = [(key_of(flag), values) for flag, values in self.given.items()]
         config = {} if isinstance(self.config, str) else self.config
-        told = any(key_of(flag) in switches for flag in self.given)
-        return told or any(at(config, key) is True for key, _ in switches)
+        return [values or on for (key, on), values in flags if key in keys] + [at(config, key) for key in keys]
 
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""

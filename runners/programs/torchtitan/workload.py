@@ -123,7 +123,14 @@ class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
         known = TORCHTITAN_COMPILED if self._options.compiled else TORCHTITAN
         if self._options.dtype is Dtype.FLOAT32:
             known = replace(TORCHTITAN, name="torchtitan FSDP2, float32", **FLOAT32)
-        return replace(known, routing=Routing.EVEN if self._options.even else Routing.LEARNED)
+        own = self._options
+        return replace(
+            known,
+            routing=Routing.EVEN if own.even else Routing.LEARNED,
+            product_dtype="float8" if own.float8 else known.product_dtype,
+            overlaps_tensor=own.async_tp,
+            overlaps_tensor_forward=own.async_tp,
+        )
 
     @property
     def program(self) -> str:

@@ -74,7 +74,7 @@ from meshtune.search_spaces.columns import (
 from meshtune.search_spaces.knob_values import KNOB_NAME, word
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.layer_shapes import Shape
-from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FRAMEWORKS, FrameworkProfile
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
@@ -206,8 +206,14 @@ class CommandWorkload(Workload):
 
     @property
     def framework(self) -> FrameworkProfile:
-        framework = FRAMEWORKS[self._options.framework]
-        return framework if self._options.dtype is None else replace(framework, dtype=self._options.dtype)
+        framework, dtype = FRAMEWORKS[self._options.framework], self._options.dtype
+        if dtype in FEWER_BITS:
+            return replace(framework, name=f"{framework.name}, {dtype} products", product_dtype=dtype)
+        return framework if dtype is None else replace(framework, dtype=dtype)
+
+    @property
+    def dtype(self) -> str:
+        return self._options.dtype or self.framework.dtype
 
     @property
     def knows_dtype(self) -> bool:

@@ -136,6 +136,7 @@ class TorchWorkload(Workload):
             imbalance=own.imbalance or usual.imbalance,
             product_dtype="float8" if own.float8 else "",
             overlaps_tensor=own.async_tp,
+            overlaps_tensor_forward=own.async_tp,
             attention_kernels=usual.attention_kernels if own_attention else ("flash2",),
             kept=kept,
         )
