@@ -427,8 +427,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         "zero-needs-dp",
-        "with one data- and context-parallel rank there is nothing to shard over; only ZeRO stage 0 is kept",
-        lambda c, s: (c["dp"] * c["cp"] > 1) | (c["zero_stage"] == 0),
+        "with one data- and context-parallel rank there is nothing to shard over; only ZeRO stage 0 is kept, and 1 "
+        "where several ranks hold the same experts",
+        lambda c, s: (c["dp"] * c["cp"] > 1) | (c["zero_stage"] <= (expert_replicas(c) > 1)),
         lambda p, s: f"zero_stage({p.zero_stage}) with dp({p.dp}) * cp({p.cp}) = 1 is the same setting as stage 0",
     ),
     Constraint(

@@ -37,12 +37,13 @@ def solve(reading: Reading, unsaid: Mapping[str, int]) -> None:
             numbers[name] = value
             _follow(reading, asked)
     numbers.pop("devices", None)
-    if numbers.get("dp", 2) * numbers.get("cp", 1) == 1 and numbers.get("zero_stage"):
-        # Nothing is sharded over one rank: the only stage that a space has there.
+    _expert_degree(reading)
+    experts = 0 if "etp" not in numbers else (numbers.get("tp") or 1) // (numbers["etp"] * (numbers.get("ep") or 1))
+    if numbers.get("dp", 2) * numbers.get("cp", 1) == 1 and (numbers.get("zero_stage") or 0) > (experts > 1):
+        # Nothing but experts is sharded over one rank: the only stage that a space has there.
         if said := reading.said.get("zero_stage"):
             reading.note(f"{said} over one data-parallel rank is the same setting as stage 0, which the spec has")
         numbers["zero_stage"] = 0
-    _expert_degree(reading)
     _group(reading)
 
 

@@ -281,6 +281,7 @@ CASES = """
   llama-moe tp4 dp2 ep4 etp2 zero3 mbs4
   llama-moe4 tp2 dp2 pp2 ep2 etp1 zero3 vpp2 interleaved mbs2
   llama-moe4 tp2 dp2 pp2 ep4 etp1 zero1 vpp2 zbv mbs2
+  llama-moe tp4 ep2 etp1 zero1 mbs8
   llama-moe8 tp2 dp4 ep2 etp1 zero1 group2 mbs2
   llama-moe8 tp2 cp2 dp2 ep2 etp1 zero2 group2 mbs4 selective
 """.strip("\n").splitlines()

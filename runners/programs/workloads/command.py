@@ -68,6 +68,7 @@ from meshtune.search_spaces.columns import (
     Columns,
     Constraint,
     code,
+    expert_replicas,
     expert_tp,
     sharding_ranks,
 )
@@ -534,7 +535,7 @@ def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabili
 
 # Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has.
 _IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
-    "zero_stage": lambda c: c["dp"] * c["cp"] == 1,
+    "zero_stage": lambda c: np.maximum(c["dp"] * c["cp"], expert_replicas(c)) <= 1,
     "zero_group": lambda c: c["zero_stage"] == 0,
     "sequence_parallel": lambda c: c["tp"] == 1,
     "schedule": lambda c: c["pp"] == 1,
