@@ -5,15 +5,14 @@
     micro_batch_size * grad_accum_steps * dp = global_batch_size
 
 Any of these numbers that is not said follows where the others of its line are known. zero_group and etp follow from
-what programs say in their place (`rows.DERIVED`); `zero_nodes`: ZeRO shards over the devices of a node."""
+what programs say in their place (`DERIVED`); `zero_nodes`: ZeRO shards over the devices of a node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
 
-from meshtune.runners.programs.reading import Reading, path_of
-from meshtune.runners.programs.rows import DERIVED
+from meshtune.runners.programs.reading import DERIVED, Reading, path_of
 
 _GROUP = ("tp", "pp", "cp")
 _LINES = (

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from places import cluster
 
-from meshtune.runners.programs.rows import DERIVED, derived
+from meshtune.runners.programs.reading import DERIVED
+from meshtune.runners.programs.rows import derived
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec

@@ -26,7 +26,8 @@ from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, L
 from meshtune.runners.programs.launch_words import Changes, laid_over, shell_words
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
-from meshtune.runners.programs.rows import DERIVED, derived
+from meshtune.runners.programs.reading import DERIVED
+from meshtune.runners.programs.rows import derived
 from meshtune.runners.programs.table import WHOLE_CONTEXTS, lines
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
