@@ -279,7 +279,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "zero-group-experts",
         "experts are sharded in as many groups as all else",
-        lambda c, s: (c["zero_group"] == 0) | (s.model.experts == 0) | (expert_replicas(c) % zero_groups(c) == 0),
+        # Where the groups are no whole number, the rule above says it.
+        lambda c, s: (
+            (c["zero_group"] == 0)
+            | (s.model.experts == 0)
+            | (zero_groups(c) % 1 > 0)
+            | (expert_replicas(c) % zero_groups(c) == 0)
+        ),
         lambda p, s: (
             f"zero_group({p.zero_group}) makes dp({p.dp}) * cp({p.cp}) / {p.zero_group} groups, which do not divide "
             f"the replicas of experts, tp({p.tp}) * cp({p.cp}) * dp({p.dp}) / (etp({p.expert_tp}) * ep({p.ep}))"
