@@ -281,7 +281,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "zero-group-experts",
         "experts are sharded in as many groups as all else",
-        lambda c, s: (c["zero_group"] == 0) | (s.model.experts == 0) | (expert_replicas(c) % zero_groups(c) == 0),
+        # Where the groups are no whole number, the rule above says it.
+        lambda c, s: (
+            (c["zero_group"] == 0)
+            | (s.model.experts == 0)
+            | (zero_groups(c) % 1 > 0)
+            | (expert_replicas(c) % zero_groups(c) == 0)
+        ),
         lambda p, s: (
             f"zero_group({p.zero_group}) makes dp({p.dp}) * cp({p.cp}) / {p.zero_group} groups, which do not divide "
             f"the replicas of experts, tp({p.tp}) * cp({p.cp}) * dp({p.dp}) / (etp({p.expert_tp}) * ep({p.ep}))"
@@ -429,8 +435,9 @@ CONSTRAINTS: tuple[Constraint, ...] = (
     ),
     Constraint(
         "zero-needs-dp",
-        "with one data- and context-parallel rank there is nothing to shard over; only ZeRO stage 0 is kept",
-        lambda c, s: (c["dp"] * c["cp"] > 1) | (c["zero_stage"] == 0),
+        "with one data- and context-parallel rank there is nothing to shard over; only ZeRO stage 0 is kept, and 1 "
+        "where several ranks hold the same experts",
+        lambda c, s: (c["dp"] * c["cp"] > 1) | (c["zero_stage"] <= (expert_replicas(c) > 1)),
         lambda p, s: f"zero_stage({p.zero_stage}) with dp({p.dp}) * cp({p.cp}) = 1 is the same setting as stage 0",
     ),
     Constraint(

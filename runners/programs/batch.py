@@ -5,15 +5,14 @@
     micro_batch_size * grad_accum_steps * dp = global_batch_size
 
 Any of these numbers that is not said follows where the others of its line are known. zero_group and etp follow from
-what programs say in their place (`rows.DERIVED`); `zero_nodes`: ZeRO shards over the devices of a node."""
+what programs say in their place (`DERIVED`); `zero_nodes`: ZeRO shards over the devices of a node."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
 
-from meshtune.runners.programs.reading import Reading, path_of
-from meshtune.runners.programs.rows import DERIVED
+from meshtune.runners.programs.reading import DERIVED, Reading, path_of
 
 _GROUP = ("tp", "pp", "cp")
 _LINES = (
@@ -37,12 +36,13 @@ def solve(reading: Reading, unsaid: Mapping[str, int]) -> None:
             numbers[name] = value
             _follow(reading, asked)
     numbers.pop("devices", None)
-    if numbers.get("dp", 2) * numbers.get("cp", 1) == 1 and numbers.get("zero_stage"):
-        # Nothing is sharded over one rank: the only stage that a space has there.
+    _expert_degree(reading)
+    experts = 0 if "etp" not in numbers else (numbers.get("tp") or 1) // (numbers["etp"] * (numbers.get("ep") or 1))
+    if numbers.get("dp", 2) * numbers.get("cp", 1) == 1 and (numbers.get("zero_stage") or 0) > (experts > 1):
+        # Nothing but experts is sharded over one rank: the only stage that a space has there.
         if said := reading.said.get("zero_stage"):
             reading.note(f"{said} over one data-parallel rank is the same setting as stage 0, which the spec has")
         numbers["zero_stage"] = 0
-    _expert_degree(reading)
     _group(reading)
 
 

@@ -31,6 +31,11 @@ _PATHS = {
     "devices_per_node": "cluster.nodes",
     "grad_accum_steps": "global_batch_size",
 }
+# What programs are told in place of an axis, which is 0 where it is as usual: see `rows.derived`; and the axis.
+DERIVED: Mapping[str, str] = {
+    **dict.fromkeys(("zero_groups", "zero_ranks", "zero_shards"), "zero_group"),
+    "expert_tp": "etp",
+}
 
 
 def path_of(field: str) -> str:
@@ -38,7 +43,8 @@ def path_of(field: str) -> str:
     if field.startswith("model."):
         # Latent attention is one key of the spec.
         return ".".join(field.split(".")[:2])
-    return _PATHS.get(field, f"baseline.{field}" if field in PLAN_FIELDS else field)
+    axis = DERIVED.get(field, field)
+    return _PATHS.get(field, f"baseline.{axis}" if axis in PLAN_FIELDS else field)
 
 
 def is_filled_in(value: str) -> bool:

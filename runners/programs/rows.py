@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.runners.programs.reading import truth
+from meshtune.runners.programs.reading import DERIVED, truth
 from meshtune.search_spaces.checks import Checks, Closed
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import sharding_ranks, zero_groups
@@ -64,11 +64,6 @@ class _Domains(dict[str, Domain]):
         return Domain(VALUES.get(name))
 
 
-# What programs are told in place of an axis, which is 0 where it is as usual: see `derived`; and the axis.
-DERIVED: Mapping[str, str] = {
-    **dict.fromkeys(("zero_groups", "zero_ranks", "zero_shards"), "zero_group"),
-    "expert_tp": "etp",
-}
 NUMBERS = frozenset({*(axis.name for axis in AXES), *DERIVED, "global_batch_size", "nodes", "devices_per_node"})
 
 

@@ -25,19 +25,8 @@ import numpy as np
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import overlaid
 from meshtune.runners.programs.dialects.config_import import holds as has_key
-from meshtune.runners.programs.reading import Reading, path_of, truth
-from meshtune.runners.programs.rows import (
-    DERIVED,
-    NUMBERS,
-    VALUES,
-    Remark,
-    Row,
-    condition,
-    derived,
-    holds,
-    placed,
-    same,
-)
+from meshtune.runners.programs.reading import DERIVED, Reading, path_of, truth
+from meshtune.runners.programs.rows import NUMBERS, VALUES, Remark, Row, condition, derived, holds, placed, same
 from meshtune.search_spaces.columns import Capabilities, Columns, Constraint, SpaceContext
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.layer_shapes import Shape

@@ -444,7 +444,8 @@ DEEPSPEED = replace(
 # _LossParallelCrossEntropy; torch/distributed/tensor/parallel/loss.py before): log-probabilities, zeros for the
 # gradient, their sum with the exponentials, its product with the loss's gradient, 4 each, and the logits' room, 2.
 # copy_passes: answers are weighed in float32, cast there and back, and gate and up have a gradient of a copy each
-# (models/common/token_dispatcher.py and moe.py): 15 and 26; with one kernel where these follow each other, 7 and 11.
+# (models/common/token_dispatcher.py and moe.py): 15 and 26, compiled or not: dispatch and combination stay out of the
+# graphs (models/llama4/infra/parallelize.py at 05a6cb38, apply_compile).
 TORCHTITAN = replace(
     FSDP,
     name="torchtitan FSDP2, bf16",
@@ -468,7 +469,6 @@ TORCHTITAN = replace(
 TORCHTITAN_COMPILED = replace(
     TORCHTITAN,
     name=f"{TORCHTITAN.name}, compiled",
-    copy_passes=6,
     **_COMPILED_LAYERS,
     **_COMPILED_LOSS,
     kept=replace(TORCHTITAN.kept, swiglu_values=3),

@@ -128,14 +128,16 @@ def _send_receive_s(rank: Rank, stage: _Stage) -> FloatColumn:
 def _bubble_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Filling and draining: the other stages' time once, cut by the chunks of an interleaved schedule (Narayanan et al.
     2021, 2.2). Split backward passes fill it with the weights' gradients W: of F + B + W, F + B - W is left under ZB-H1
-    and F + B - 2 W under ZB-V (Qi et al. 2023, table 2, with their B and W counted apart)."""
+    and F + B - 2 W under ZB-V (Qi et al. 2023, table 2, with their B and W counted apart). The last micro-batch's W
+    fills nothing, so with fewer micro-batches than stages F + B is left of some."""
     c = rank.columns
+    filled = np.minimum(1.0, (c["grad_accum_steps"] - 1) / np.maximum(1, c["pp"] - 1))
     fill = (stage.all_s - stage.seconds) / c["vpp"]
     # A last stage may hold the loss alone.
     share = stage.work.weights / np.maximum(stage.work.total, np.finfo(np.float64).tiny)
     moved = np.select(
         [c["schedule"] == SCHEDULES.index(Schedule.ZERO_BUBBLE), c["schedule"] == SCHEDULES.index(Schedule.ZBV)],
-        [2 * share, 3 * share],
+        [(1 + filled) * share, (1 + 2 * filled) * share],
     )
     left: FloatColumn = fill * np.maximum(0.0, 1 - moved)
     return left

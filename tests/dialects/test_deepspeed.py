@@ -107,8 +107,9 @@ def test_groups_that_are_sharded_over_are_those_of_mics_and_copies_of_weights_ar
     imported = read_file_text("", json.dumps({**own, "zero_optimization": {"stage": 3, "mics_shard_size": 8}}))
     assert (imported.plan["dp"], imported.plan["zero_group"]) == (16, 8)
     assert "config" not in imported.workload
-    off = read_file_text("", json.dumps({**own, "zero_optimization": {"stage": 3, "mics_shard_size": -1}}))
-    assert "zero_group" not in off.plan
+    for without in ({"stage": 3, "mics_shard_size": -1}, {"stage": 2, "mics_shard_size": 8}):
+        off = read_file_text("", json.dumps({**own, "zero_optimization": without}))
+        assert "zero_group" not in off.plan
     copies = {"stage": 3, "zero_hpz_partition_size": 8}
     second = read_file_text("", json.dumps({**own, "zero_optimization": copies}))
     assert "zero_group" not in second.plan

@@ -263,6 +263,19 @@ def test_sharding_groups_are_instances_of_the_optimizer_and_experts_have_a_degre
     assert not any("instances" in line or "expert-tensor" in line for line in usual)
 
 
+def test_experts_of_megatron_deepspeed_are_cut_over_tensor_ranks_where_it_is_told_so():
+    told = {tp: arguments(MIXTURE, Plan(tp=tp, dp=16 // tp), flavour="megatron-deepspeed") for tp in (1, 2)}
+    switch = "--enable-expert-tensor-parallelism"
+    assert [switch in told[tp] for tp in (1, 2)] == [False, True]
+    asked = {}
+    for lines in (told[2], [line for line in told[2] if line != switch]):
+        imported = parse(f"deepspeed pretrain_gpt.py {' '.join(lines)} --deepspeed")
+        asked[switch in lines] = [question.text for question in imported.questions if question.path == "baseline.etp"]
+        assert switch not in imported.workload["arguments"]
+    assert asked[True] == []
+    assert ["each tensor rank computes whole experts" in text for text in asked[False]] == [True]
+
+
 def test_gradients_that_are_reduced_in_float32_have_one_instance():
     given = ["--ddp-reduce-scatter-with-fp32-accumulation"]
     with pytest.raises(CannotExpress, match=r"\(trainer-zero-group: "):

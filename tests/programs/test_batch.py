@@ -82,6 +82,12 @@ def test_a_group_that_does_not_follow_is_asked(said, words):
     assert reading.fields["zero_group"] is None
 
 
+@pytest.mark.parametrize(("said", "stage"), [({"expert_tp": 1, "ep": 4}, 1), ({"expert_tp": 1, "ep": 8}, 0), ({}, 0)])
+def test_over_one_rank_the_first_stage_stays_where_ranks_share_experts(said, stage):
+    one = {"tp": 8, "pp": 1, "cp": 1, "nodes": 1, "devices_per_node": 8, "zero_stage": 1, "model.experts": 8}
+    assert solved(one | said).fields["zero_stage"] == stage
+
+
 @pytest.mark.parametrize(("devices", "kept"), [(1, None), (8, 8)])
 def test_a_group_of_a_node_s_devices_stays_so_wherever_one_node_starts(devices, kept):
     fields = {"tp": 1, "pp": 1, "nodes": 1, "devices_per_node": devices, "zero_stage": 3, "zero_nodes": 1}

@@ -455,12 +455,20 @@ WORD = st.from_regex(r"[A-Za-z0-9_./:{}%+,=-]{1,12}", fullmatch=True).filter(lam
 @given(st.lists(WORD, max_size=6), st.lists(WORD, max_size=6), st.integers(1, 64), st.integers(1, 16))
 def test_unknown_words_stay_as_they_are(tmp_path_factory, before, behind, size, passes):
     folder = tmp_path_factory.getbasetemp()
-    # Names that are known are not what is asked here.
+    # Names that are known are not what is asked here, nor behind a section.
+    before, behind = ([word.replace(".", ".z") for word in each] for each in (before, behind))
     before, behind = ([f"--z{word}" if word[0] == "-" else f"z{word}" for word in each] for each in (before, behind))
     words = ["train.py", *before, "--batch-size", str(size), f"--grad-accum={passes}", *behind]
     imported = read_command(shlex.join(["python", *words]), given={})
     assert started(imported, baseline(imported, 1), 1, folder) == ["python", *words]
     assert {"{micro_batch_size}", "--grad-accum={grad_accum_steps}"} <= set(imported.workload["command"])
+
+
+@pytest.mark.parametrize("word", ["--z-.B=Bz-/B", "optim.b=0.9", "--model.o=a/b"])
+def test_a_letter_in_a_section_is_no_short_name(word):
+    imported = read_command(f"python train.py {word} -b 4 --grad-accum 2", given={})
+    assert word in imported.workload["command"]
+    assert imported.plan["micro_batch_size"] == 4
 
 
 @pytest.mark.parametrize(("flag", "warned"), [("--save-dir", False), ("--tag", True)])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from places import cluster
 
-from meshtune.runners.programs.rows import DERIVED, derived
+from meshtune.runners.programs.reading import DERIVED
+from meshtune.runners.programs.rows import derived
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
@@ -85,6 +86,12 @@ def test_ulysses_takes_more_ranks_than_kv_heads_where_programs_repeat_them(frame
     options = {"framework": framework, "fixed": {"context": "ulysses"}}
     found = legal("--cp {cp}", DENSE, bounds, **options)
     assert max(cp for _, cp, *_ in found) == most
+
+
+def test_a_fixed_stage_of_experts_alone_is_no_stage_0_besides():
+    bounds = Bounds(tp=(16,), pp=(1,), ep=(8,), etp=(1,), micro_batch_size=(1,))
+    words, fixed = "--tp {tp} --ep {ep} --etp {expert_tp}", {"zero_stage": 1}
+    assert {zero for *_, zero, _ in legal(words, MIXTURE, bounds, fixed=fixed)} == {1}
 
 
 def test_a_plan_says_its_numbers_to_a_configuration_too():

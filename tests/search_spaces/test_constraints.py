@@ -262,3 +262,11 @@ def test_a_plan_that_breaks_many_rules_hears_of_each(make_setting):
         *("pp-layers", "pp-micro-batches", "ep-dp", "ep-experts", "zero", "trainer-cp", "trainer-ep"),
         *("trainer-recompute", "trainer-schedule", "vpp-schedule"),
     }
+
+
+def test_a_group_that_does_not_divide_the_ranks_is_told_once(make_setting):
+    space = Space(Bounds(), make_setting(experts=8, top_k=1))
+    broken = space.explain(
+        space.complete(dp=8, ep=8, micro_batch_size=1, zero_stage=1, zero_group=3), ignore_bounds=True
+    )
+    assert [one.constraint for one in broken] == ["zero-group"]

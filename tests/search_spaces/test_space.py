@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -70,6 +71,47 @@ def test_the_enumeration_is_every_plan_that_breaks_no_rule(name, make_setting):
     if name != "a plain trainer and experts":
         assert plans
         assert len(plans) < space.counts.combinations
+
+
+def layout(tp, cp, dp, ep, etp, stage, group):
+    """Which of a stage's ranks hold the same dense weights and the same experts, and which of these shard them; None
+    where that cannot be laid out. Written without the package's rules."""
+    ranks, held = range(tp * cp * dp), (etp or tp) * ep
+    if len(ranks) % held or (stage and group and dp * cp % group):
+        return None
+    groups = dp * cp // group if stage and group else 1
+    shards = []
+    for parts in (tp, held):
+        same = [[rank for rank in ranks if rank % parts == place] for place in range(parts)]
+        if len(same[0]) % groups:
+            return None
+        size = len(same[0]) // groups if stage else 1
+        shards.append(frozenset(tuple(one[at : at + size]) for one in same for at in range(0, len(one), size)))
+    shared = [any(len(one) > 1 for one in each) for each in shards]
+    # A stage that shards nothing is none; of experts alone there is the first, the distributed optimizer.
+    if stage and not shared[0] and (group or stage > 1):
+        return None
+    return tp, cp, dp, ep, etp or tp, stage * any(shared), *shards
+
+
+def test_groups_and_degrees_of_experts_are_those_that_can_be_laid_out_each_once(make_setting):
+    values = {
+        "tp": (1, 2, 4, 8),
+        "cp": (1, 2, 4),
+        "ep": (1, 2, 4, 8, 3),
+        "etp": (0, 1, 2, 4, 8),
+        "zero_stage": (0, 1, 2, 3),
+        "zero_group": (0, 1, 2, 4, 8, 3),
+    }
+    wanted = set()
+    for tp, cp, ep, etp, stage, group in product(*values.values()):
+        found = 8 % (tp * cp) == 0 == 24 % ep and layout(tp, cp, 8 // (tp * cp), ep, etp, stage, group)
+        wanted |= {found} if found else set()
+    bounds = Bounds(pp=(1,), micro_batch_size=(1,), **values)
+    plans = list(Space(bounds, make_setting(experts=24, top_k=2)))
+    own = [layout(p.tp, p.cp, p.dp, p.ep, p.etp, p.zero_stage, p.zero_group) for p in plans]
+    assert len(own) == len(set(own)) > 400
+    assert set(own) == wanted
 
 
 def test_a_space_is_a_read_only_sequence(make_setting):

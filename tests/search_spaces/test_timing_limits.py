@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from meshtune.runners.documents import read_value
@@ -101,6 +101,8 @@ def test_a_better_link_never_makes_a_step_longer(case, name, factor):
 )
 def test_what_a_code_hides_or_saves_never_makes_a_step_longer(case, what):
     model, code, cluster, plan = case
+    # Where the host sets the pace, gradients of weights that take their kernels less time fill less of a bubble.
+    assume(what != "fused_accumulation" or not plan["schedule"].splits_backward)
     without, with_it = (step_of(model, replace(code, **{what: on}), cluster, plan) for on in (False, True))
     assert with_it <= without * (1 + EQUAL)
 

@@ -125,6 +125,9 @@ CASES = """
   llama-tied4 pp2 dp2 vpp2 zbv replicate
 * llama-moe dp2 ep2 selective replicate
   llama-moe4 dp2 ep2 pp2 vpp2 zbv replicate
+  llama-moe tp2 dp2 ep2 etp1 mbs4 replicate
+  llama-moe dp4 ep2 etp2 mbs2 replicate
+  gpt-moe cp2 dp2 ep2 etp2 selective replicate
 * llama-odd-vocab4 tp2 mbs4 chunks
 * llama-odd-vocab4 dp2 zero3 mbs2 chunks
 * llama-odd-vocab4 pp2 vpp2 zbv chunks
@@ -281,6 +284,7 @@ CASES = """
   llama-moe tp4 dp2 ep4 etp2 zero3 mbs4
   llama-moe4 tp2 dp2 pp2 ep2 etp1 zero3 vpp2 interleaved mbs2
   llama-moe4 tp2 dp2 pp2 ep4 etp1 zero1 vpp2 zbv mbs2
+  llama-moe tp4 ep2 etp1 zero1 mbs8
   llama-moe8 tp2 dp4 ep2 etp1 zero1 group2 mbs2
   llama-moe8 tp2 cp2 dp2 ep2 etp1 zero2 group2 mbs4 selective
 """.strip("\n").splitlines()

@@ -27,6 +27,8 @@ CASES = [
     pytest.param({"cp": 2, "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2", marks=LONG),
     pytest.param({"cp": 2, "context": "ring", "micro_batch_size": 8}, {Part.CP, Part.DP}, id="cp2 ring"),
     pytest.param({"pp": 2, "dp": 2, "zero_stage": 3}, {Part.DP, Part.SEND_RECEIVE}, id="pp2 dp2 zero3", marks=LONG),
+    # Gathers of cut experts are a part as the physics has it, tp (docs/explanation/physics.md).
+    pytest.param({"dp": 4, "ep": 2, "etp": 2, "micro_batch_size": 2}, {Part.TP, Part.EP, Part.DP}, id="dp4 ep2 etp2"),
     # The ranks of ep are those of tp.
     pytest.param(
         {"tp": 2, "dp": 2, "ep": 2, "etp": 1, "micro_batch_size": 4},

@@ -114,11 +114,13 @@ def settings_of(reading: Reading, name: str, files: Mapping[str, str]) -> dict[s
         return read_config(text)
 
 
-def offloads(settings: Mapping[str, Any]) -> bool:
-    """Whether weights or optimizer lie on the host or on disks, which goes with the stage."""
-    zero = settings.get("zero_optimization")
-    parts = [zero.get(part) for part in ("offload_optimizer", "offload_param")] if isinstance(zero, dict) else []
-    return any(isinstance(part, dict) and part.get("device", "none") != "none" for part in parts)
+def keeps_stage(settings: Mapping[str, Any]) -> bool:
+    """Whether they have what goes with their stage: weights or optimizer on the host or on disks, groups of MiCS."""
+    said = settings.get("zero_optimization")
+    zero = said if isinstance(said, dict) else {}
+    parts = [zero.get(part) for part in ("offload_optimizer", "offload_param")]
+    grouped = zero.get("mics_shard_size", -1) not in (-1, 0)
+    return grouped or any(isinstance(part, dict) and part.get("device", "none") != "none" for part in parts)
 
 
 def put_stage(reading: Reading, said: Any, *names: str) -> None:
@@ -183,7 +185,7 @@ def read_launcher(
     if kind == "DEEPSPEED_FILE":
         # The file's own format counts; the launcher's is what its `auto` stands for.
         settings = settings_of(reading, str(reading.get("deepspeed_config_file")), files)
-        fixed = offloads(settings)
+        fixed = keeps_stage(settings)
     version = "node" if "zero_nodes" in fields else "2" if str(reading.get("fsdp_version")) == "2" else "1"
     stages = {int(stage): text.split() for stage, text in start.get("stages", {}).get(version, {}).items()}
     recomputes = "recompute" in fields

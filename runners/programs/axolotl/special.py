@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+
+from meshtune.runners.programs.accelerate.special import TABLE as ACCELERATE
 from meshtune.runners.programs.accelerate.special import Sharding, put_stage
 from meshtune.runners.programs.reading import truth
 from meshtune.runners.programs.transformers import special
@@ -27,8 +30,8 @@ def zero_stage(reading: TrainerReading) -> None:
         special.zero_stage(reading)
         return
     # core/builders/base.py: the Trainer's `fsdp` is true where the file has none.
-    options = str(reading.get("--fsdp")).lower()
-    strategy = next((name for name in ("shard_grad_op", "no_shard", "hybrid_shard") if name in options), "full_shard")
+    options, strategies = re.findall(r"\w+", str(reading.get("--fsdp")).lower()), ACCELERATE.lists["strategies"]
+    strategy = next((name for name in options if name in strategies), "full_shard")
     plain = strategy if reading.has("--fsdp") else config.get("reshard_after_forward", True)
     put_stage(reading, config.get("sharding_strategy", plain), "--fsdp", "--fsdp_config")
     offloaded = bool(truth(config.get("offload_params", False)))

@@ -37,8 +37,10 @@ class Flag:
 
     @property
     def plain(self) -> str:
-        """The name as patterns have it: `--train.batch-size` is `batch_size`."""
-        return self.name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
+        """The name as patterns have it: `--train.batch-size` is `batch_size`. `-b` is the batch, `--optim.b` is not."""
+        own = self.name.lstrip("-").replace("-", "_").lower()
+        last = own.rpartition(".")[2]
+        return last if len(last) > 1 else own
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.accelerate.special import TABLE as ACCELERATE
-from meshtune.runners.programs.accelerate.special import Sharding, offloads, put_stage, quoted, settings_of
+from meshtune.runners.programs.accelerate.special import Sharding, keeps_stage, put_stage, quoted, settings_of
 from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
@@ -95,7 +95,7 @@ def _of_script(reading: TrainerReading) -> Sharding | None:
         files = {**reading.launch.files, **({text: text} if text.startswith("{") else {})}
         settings = settings_of(reading, text, files)
         words = (*switch, file, f"{{directory}}/{DS_FILE}")
-        return Sharding(framework="deepspeed", settings=settings, script=words, fixed=offloads(settings))
+        return Sharding(framework="deepspeed", settings=settings, script=words, fixed=keeps_stage(settings))
     if switch:
         # DeepSpeed-Chat and others make the settings of their own arguments.
         stage = reading.whole("--zero_stage", _STAGE, least=0)

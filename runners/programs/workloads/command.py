@@ -26,7 +26,8 @@ from meshtune.runners.programs.capture.stand_in import AROUND, LAUNCH_MODULES, L
 from meshtune.runners.programs.launch_words import Changes, laid_over, shell_words
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
-from meshtune.runners.programs.rows import DERIVED, derived
+from meshtune.runners.programs.reading import DERIVED
+from meshtune.runners.programs.rows import derived
 from meshtune.runners.programs.table import WHOLE_CONTEXTS, lines
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
@@ -68,6 +69,7 @@ from meshtune.search_spaces.columns import (
     Columns,
     Constraint,
     code,
+    expert_replicas,
     expert_tp,
     sharding_ranks,
 )
@@ -540,7 +542,7 @@ def capabilities_of(fixed: Mapping[str, Any], told: Collection[str]) -> Capabili
 
 # Where a dimension changes nothing; the rules of identity keep one value of it there, whatever the script has.
 _IDLE: Mapping[str, Callable[[Columns], BoolColumn]] = {
-    "zero_stage": lambda c: c["dp"] * c["cp"] == 1,
+    "zero_stage": lambda c: np.maximum(c["dp"] * c["cp"], expert_replicas(c)) <= 1,
     "zero_group": lambda c: c["zero_stage"] == 0,
     "sequence_parallel": lambda c: c["tp"] == 1,
     "schedule": lambda c: c["pp"] == 1,

@@ -105,7 +105,7 @@ def part_by_axis(mesh: Mesh) -> PartOf:
     ranks have a group each, but share the job's where they are all of it: then experts get the time."""
     axes, replicas = {mesh.tp.get_group(): Part.TP, mesh.cp.get_group(): Part.CP}, mesh.replicas.get_all_groups()
     if mesh.experts is not None:
-        axes |= {mesh.experts.ep.get_group(): Part.EP, mesh.experts.etp.get_group(): Part.EP}
+        axes |= {mesh.experts.ep.get_group(): Part.EP, mesh.experts.etp.get_group(): Part.TP}
         replicas += mesh.experts.replicas.get_all_groups()
     stages = set(dist.get_process_group_ranks(mesh.pp.get_group()))
 
