@@ -25,7 +25,7 @@ from meshtune.tuner.search.physics.search import PhysicsSearch
 WAYS = ("shuffled", "inverted", "scaled")
 STRETCHED = 3.0
 # What is expected of times.
-TIMES = ("log_step", "log_stalled")
+TIMES = ("log_step", "log_refitted", "log_stalled")
 
 
 @dataclass(slots=True)
@@ -51,20 +51,20 @@ class _Wrong:
         if self.way == "shuffled":
             order = np.random.default_rng(self.seed).permutation(len(right))
             wrong = {name: getattr(right, name)[order] for name in TIMES}
-            return replace(right, **wrong, step_slopes=right.step_slopes[order])
+            slopes = right.step_slopes[order]
+            return replace(right, **wrong, step_slopes=slopes, refitted_slopes=slopes)
         if self.way == "inverted":
             wrong = {name: 2 * middle - getattr(right, name) for name in TIMES}
-            return replace(right, **wrong, step_slopes=-right.step_slopes)
+            return replace(right, **wrong, step_slopes=-right.step_slopes, refitted_slopes=-right.step_slopes)
         wrong = {name: middle + STRETCHED * (getattr(right, name) - middle) + log(STRETCHED) for name in TIMES}
-        return replace(right, **wrong, step_slopes=STRETCHED * right.step_slopes)
+        slopes = STRETCHED * right.step_slopes
+        return replace(right, **wrong, step_slopes=slopes, refitted_slopes=slopes)
 
     def _looked_up(self, right: Rows, keys: npt.NDArray[np.int64]) -> Rows:
         wrong = [self.known[key.tobytes()] for key in keys]
-        return replace(
-            right,
-            **{name: np.array([getattr(row, name)[0] for row in wrong]) for name in TIMES},
-            step_slopes=np.array([row.step_slopes[0] for row in wrong]).reshape(right.step_slopes.shape),
-        )
+        slopes = np.array([row.step_slopes[0] for row in wrong]).reshape(right.step_slopes.shape)
+        times = {name: np.array([getattr(row, name)[0] for row in wrong]) for name in TIMES}
+        return replace(right, **times, step_slopes=slopes, refitted_slopes=slopes)
 
 
 def create_wrong(way: str, seed: int) -> Search:

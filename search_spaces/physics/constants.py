@@ -108,6 +108,11 @@ class Calibration:
     memories: int = 0
     ooms: int = 0
 
+    def away(self, by: npt.NDArray[np.float64]) -> Constants:
+        """Constants so far from these, in units of their doubt (a factor of the covariance)."""
+        logs = np.log([getattr(self.constants, name) for name in CONSTANTS]) + np.linalg.cholesky(self.covariance) @ by
+        return Constants(**dict(zip(CONSTANTS, np.exp(logs).tolist(), strict=True)))
+
     def log_sd(self, name: str) -> float:
         return float(np.sqrt(self.covariance[CONSTANTS.index(name), CONSTANTS.index(name)]))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshtune.search_spaces.columns import Columns, columns_of
+from meshtune.search_spaces.columns import Columns, FloatColumn, columns_of
 from meshtune.search_spaces.columns import rows as columns_at
 from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.physics.estimate import log_peak, log_step
@@ -29,10 +31,18 @@ class Catalogue:
     def __init__(self, task: Task, rows_of: RowsOf) -> None:
         self.task = task
         self._rows_of = rows_of
+        self._away: FloatColumn | None = None
         self.complete = len(task.space) <= MAX_SLOPED
-        self.legal = self._physics(task.training, task.space.columns, sloped=self.complete)
+        self.legal = self.physics(task.space.columns, sloped=self.complete)
         self.knobs = KnobEffects.of(task.space.knobs, task.others.knobs) if task.space.knobs.searched else None
         self._shares = None if self.knobs is None else self._shares_of(task.training, task.space.columns)
+
+    def refitted(self, away: FloatColumn) -> Catalogue:
+        """With refitted times of all plans so far away from the constants (`rows_of`), by the slopes at these."""
+        other = copy(self)
+        other._away, columns = away, self.task.space.columns
+        other.legal = self.physics(columns, sloped=False, refitted=(self.legal, away))
+        return other
 
     def unseen(self, plans: Sequence[Plan]) -> npt.NDArray[np.int64]:
         """The positions in the space of the layouts of all but these plans."""
@@ -76,7 +86,11 @@ class Catalogue:
                 step[so] = log_step(code, some, constants) - log_step(base, some, constants)
                 peak[so] = log_peak(code, some, constants) - log_peak(base, some, constants)
         return replace(
-            rows, log_step=rows.log_step + step, log_stalled=rows.log_stalled + step, log_peak=rows.log_peak + peak
+            rows,
+            log_step=rows.log_step + step,
+            log_refitted=rows.log_refitted + step,
+            log_stalled=rows.log_stalled + step,
+            log_peak=rows.log_peak + peak,
         )
 
     def _found(self, plans: Sequence[Plan], campaign: int) -> tuple[Rows, Matrix | None]:
@@ -85,19 +99,23 @@ class Catalogue:
             if None not in places:
                 index = np.array(places, dtype=np.int64)
                 return self.legal.take(index), None if self._shares is None else self._shares[index]
-        training = self.task.past[campaign - 1].training if campaign else self.task.training
         columns = columns_of(plans)
+        training = self.task.past[campaign - 1].training if campaign else self.task.training
         shares = None if self._shares is None else self._shares_of(training, columns)
-        return self._physics(training, columns, campaign), shares
+        return self.physics(columns, campaign), shares
 
     def _layouts(self, index: npt.NDArray[np.int64]) -> Rows:
         if self.complete:
             return self.legal.take(index)
-        return self._physics(self.task.training, columns_at(self.task.space.columns, index))
+        columns = columns_at(self.task.space.columns, index)
+        rows = self.physics(columns)
+        return rows if self._away is None else self.physics(columns, sloped=False, refitted=(rows, self._away))
 
-    def _physics(self, training: Training, columns: Columns, campaign: int = 0, *, sloped: bool = True) -> Rows:
-        calibration, per_device = self.task.calibration, self.task.per_device
-        return self._rows_of(training, columns, campaign, calibration=calibration, sloped=sloped, per_device=per_device)
+    def physics(self, columns: Columns, campaign: int = 0, **how: Any) -> Rows:
+        """As `rows_of`, of plans without knobs."""
+        training = self.task.past[campaign - 1].training if campaign else self.task.training
+        how = {**how, "calibration": self.task.calibration, "per_device": self.task.per_device}
+        return self._rows_of(training, columns, campaign, **how)
 
     def _shares_of(self, training: Training, columns: Columns) -> Matrix:
         return part_shares(training, columns, self.task.calibration.constants)

@@ -31,10 +31,11 @@ MIN_PAST = 20
 class Trials:
     """The history of a task's campaign and of earlier ones."""
 
-    # Plans with a step time, own and earlier ones: log(seconds per token), and the weight of each.
+    # Plans with a step time, own and earlier ones: log(seconds per token), the weight of each; by campaign.
     measured: Rows
     log_times: FloatColumn
     weights: FloatColumn
+    plans: Sequence[Sequence[Plan]]
     # Outcomes for memory.
     tried: Tried
     # Of the measured plans of this campaign that are of use (`Task.kept`); NaN where a peak is unknown.
@@ -88,12 +89,14 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
     fastest = [informative[int(i)].plan for i in timed[np.argsort(times[timed], kind="stable")[:1]]]
     used, weights, parts = list[Observation](), list[float](), list[Rows]()
     log_times: list[FloatColumn] = []
+    plans: list[list[Plan]] = []
     most = max(MIN_PAST, MAX_PAST // max(1, len(task.past)))
     for number, past in enumerate((PastCampaign(training=task.training, seen=tuple(informative)), *task.past)):
         learnt = [one for one in past.seen if _teaches(one)]
         teaching = _thinned(task, past.training, learnt, most if number else MAX_OBSERVATIONS)
         parts.append(catalogue.rows([one.plan for one in teaching], number))
         log_times.append(_log_times(task, past.training, teaching))
+        plans.append([one.plan for one, known in zip(teaching, np.isfinite(log_times[-1]), strict=True) if known])
         used += teaching
         weights += [past.weight] * len(teaching)
     rows, weight, log_time = stack(parts), np.array(weights), np.concatenate(log_times)
@@ -102,6 +105,7 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
         measured=rows.take(measured),
         log_times=log_time[measured],
         weights=weight[measured],
+        plans=plans,
         tried=Tried(rows, _log_peaks(used), [one.verdict for one in used if one.verdict is not None], weight),
         own_times=times[timed],
         own_peaks=_log_peaks([informative[int(i)] for i in timed]),
@@ -115,7 +119,7 @@ def read_trials(task: Task, seen: Sequence[Observation], catalogue: Catalogue) -
 
 def flat(rows: Rows) -> Rows:
     none = np.zeros((len(rows), 0))
-    return replace(rows, step_slopes=none, peak_slopes=none)
+    return replace(rows, step_slopes=none, peak_slopes=none, refitted_slopes=none, log_gained=np.zeros(len(rows)))
 
 
 def _thinned(task: Task, training: Training, informative: Sequence[Observation], most: int) -> list[Observation]:

@@ -114,6 +114,7 @@ class KnobEffects:
             peak_knobs=np.concatenate(peak, axis=1),
             changed=self.changed(codes),
             log_step=rows.log_step + shift,
+            log_refitted=rows.log_refitted + shift,
             log_stalled=rows.log_stalled + shift,
             log_ideal=rows.log_ideal + shift,
             log_peak=rows.log_peak + peak_shift,

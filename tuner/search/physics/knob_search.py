@@ -149,7 +149,7 @@ def _of_speeds(
         return usual, 1.0
 
     def evidence(relevances: FloatColumn, one: speed.SpeedHypothesis, share: float) -> float:
-        points = points_of(knobs.scales(relevances, usual).of(rows))
+        points = points_of(knobs.scales(relevances, usual).of(rows), one)
         residuals = log_times - expected(one, rows)
         return condition(one.field, points, residuals, noise * share**2).log_evidence
 

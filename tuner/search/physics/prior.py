@@ -55,6 +55,10 @@ class Rows:
     # Logarithm of the expected seconds per token; the same where transfers between stages stall.
     log_step: FloatColumn
     log_stalled: FloatColumn
+    # log_step and its slopes at refitted constants, and what it gained by these slopes on the way there (`refit`).
+    log_refitted: FloatColumn
+    refitted_slopes: Matrix
+    log_gained: FloatColumn
     # Logarithm of the expected bytes at the fullest rank.
     log_peak: FloatColumn
     # As log_step, if all plans reached the same share of the peak FLOP/s.
@@ -92,13 +96,21 @@ def rows_of(
     calibration: Calibration = UNCALIBRATED,
     sloped: bool = True,
     per_device: bool = False,
+    refitted: tuple[Rows, FloatColumn] | None = None,
 ) -> Rows:
     """The prior of these plans without their knobs; with a usual speed where one of the cluster is unknown; all alike
     without a model. sloped False: none has slopes, which saves most of the work and of the memory. calibration: its
     covariance is positive definite. per_device: times are of all devices together, so that plans of different sizes
-    compare by the work of a device."""
+    compare by the work of a device. refitted: the plans' rows, and how far
+    away their refitted times are taken (`Calibration.away`), with slopes there where sloped."""
     count = len(columns["tp"])
     training = with_usual_speeds(training)
+    doubt = np.linalg.cholesky(calibration.covariance)
+    if refitted is not None:
+        (rows, away), at = refitted, calibration.away(refitted[1])
+        slope = slopes(log_step, training, columns, at, TIME_CONSTANTS) @ doubt if sloped else rows.refitted_slopes
+        log_refitted, gained = log_step(training, columns, at) - rows.log_tokens, slope @ away[: slope.shape[1]]
+        return replace(rows, log_refitted=log_refitted, refitted_slopes=slope, log_gained=gained)
     model = training.model
     devices = np.log(columns["tp"] * columns["pp"] * columns["cp"] * columns["dp"].astype(np.float64))
     sequences = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
@@ -106,7 +118,7 @@ def rows_of(
     peak = training.cluster.device.peak_flops[training.framework.dtype]
     ideal = log(model.flops_per_token / (USUAL_SHARE * peak)) if model.known else 0.0
     alike = np.asarray(ideal - (0.0 if per_device else devices) + np.zeros(count))
-    constants, doubt = calibration.constants, np.linalg.cholesky(calibration.covariance)
+    constants = calibration.constants
     flat = np.zeros((count, 0))
     stages = [np.asarray(columns["zero_stage"] >= stage, dtype=np.float64) for stage in (1, 2, 3)]
     choices = [choice * PER_CHOICE for choice in (*stages, *(columns[name] for name in CHOICES))]
@@ -120,6 +132,9 @@ def rows_of(
         peak_slopes=flat,
         log_step=alike,
         log_stalled=alike,
+        log_refitted=alike,
+        refitted_slopes=flat,
+        log_gained=np.zeros(count),
         log_peak=np.full(count, log(UNKNOWN_PEAK * usable_bytes(training))),
         log_ideal=alike,
         log_tokens=tokens,
@@ -132,11 +147,15 @@ def rows_of(
     )
     if not model.known:
         return without
+    slope = slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat
+    step = log_step(training, columns, constants) - tokens
     return replace(
         without,
-        step_slopes=slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat,
+        step_slopes=slope,
+        refitted_slopes=slope,
+        log_refitted=step,
         peak_slopes=slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS) @ doubt if sloped else flat,
-        log_step=log_step(training, columns, constants) - tokens,
+        log_step=step,
         log_stalled=log_step(training, columns, replace(constants, send_overhead_s=STALLED_SEND_S)) - tokens,
         log_peak=log_peak(training, columns, constants),
     )

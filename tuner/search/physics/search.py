@@ -28,6 +28,7 @@ from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
 from meshtune.tuner.search.physics.history import Trials, flat, read_trials
 from meshtune.tuner.search.physics.knob_search import KnobSearch, fitted
 from meshtune.tuner.search.physics.prior import Rows, RowsOf, rows_of
+from meshtune.tuner.search.physics.refit import refitted
 from meshtune.tuner.search.physics.weighing import Batch, Hypotheses, PhysicsOptions, Weighing, believe, weigh
 
 # Plans times observations that are weighed at once.
@@ -91,6 +92,7 @@ class PhysicsSearch:
             layouts = self._screened(trials, catalogue, np.arange(len(task.space)), seed)
             belief = believe(trials, self.options, self.hypotheses)
             return KnobSearch(task, catalogue, trials, belief, self.options, seed, scales).propose(layouts, seen, n)
+        trials, catalogue = refitted(trials, catalogue, [one.plan for one in seen if one.verdict is None])
         hopeful = trials.unseen
         if self.options.fits:
             hopeful = hopeful[~surely_out_of_memory(task.space.columns, trials.ran_out)[hopeful]]

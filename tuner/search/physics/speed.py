@@ -1,12 +1,12 @@
 """Believed speeds of plans after the measurements: a mixture of hypotheses about the physics' error.
 
-Each hypothesis is a Gaussian process over log(measured / expected). Three trust the physics, closely, loosely or for
-its order alone; one expects a network that stalls; two trust nothing, and take every plan for equally fast at first.
-Their weights follow from how well each foretold what was measured (their evidence), so a prior that is badly wrong is
-found out within a few trials and no longer followed. The one that trusts the order is as wide as those that trust
-nothing: else a large scatter, however well the plans are ordered, would be evidence against the physics. A past that
-misleads is found out, too: with earlier campaigns, each hypothesis stands there a second time, conditioned on the
-campaign's own measurements alone.
+Each hypothesis is a Gaussian process over log(measured / expected). Four trust the physics, closely, loosely (from the
+prior, and from refitted constants, see `refit`) or for its order alone; one expects a network that stalls; two trust
+nothing, and take every plan for equally fast at first. Their weights follow from how well each foretold what was
+measured (their evidence), so a prior that is badly wrong is found out within a few trials and no longer followed. The
+one that trusts the order is as wide as those that trust nothing: else a large scatter, however well the plans are
+ordered, would be evidence against the physics. A past that misleads is found out, too: with earlier campaigns, each
+hypothesis stands there a second time, conditioned on the campaign's own measurements alone.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ ROUNDING = 1e-7
 
 
 class Expects(StrEnum):
-    """Expected times of a hypothesis: the physics' times; those where transfers between stages stall; all alike."""
+    """Expected times: the physics'; its refitted ones; those where transfers between stages stall; all alike."""
 
     PHYSICS = "physics"
+    REFITTED = "refitted"
     STALLS = "stalls"
     ALIKE = "alike"
 
@@ -62,7 +63,8 @@ def _field(slopes: float, amplitude: float, length: float = 1.0) -> Field:
 # two of these tables, where wide ranges of them do equally well (benchmarks/log.md).
 HYPOTHESES = (
     SpeedHypothesis(0.62, Expects.PHYSICS, _field(slopes=1.0, amplitude=0.08)),
-    SpeedHypothesis(0.16, Expects.PHYSICS, _field(slopes=2.0, amplitude=0.2)),
+    SpeedHypothesis(0.08, Expects.PHYSICS, _field(slopes=2.0, amplitude=0.2)),
+    SpeedHypothesis(0.08, Expects.REFITTED, _field(slopes=2.0, amplitude=0.2)),
     SpeedHypothesis(0.07, Expects.PHYSICS, _field(slopes=2.0, amplitude=0.4)),
     SpeedHypothesis(0.06, Expects.STALLS, _field(slopes=2.0, amplitude=0.2)),
     SpeedHypothesis(0.04, Expects.ALIKE, _field(slopes=0.0, amplitude=0.4)),
@@ -107,7 +109,7 @@ class Speeds:
     def views(self, rows: Rows) -> Views:
         """The same, for updates by believed plans. It holds a matrix of plans x observations for each."""
         return Views(
-            [(weight, expected(one, rows), process.view(points_of(rows))) for weight, one, process in self.kept]
+            [(weight, expected(one, rows), process.view(points_of(rows, one))) for weight, one, process in self.kept]
         )
 
     def draw(self, rows: Rows, count: int, random: np.random.Generator) -> Matrix:
@@ -115,7 +117,7 @@ class Speeds:
         clusters are further off, more often, than a normal distribution has it (benchmarks/log.md)."""
         samples = []
         for weight, hypothesis, process in self.kept:
-            mean, covariance = process.joint(points_of(rows))
+            mean, covariance = process.joint(points_of(rows, hypothesis))
             lower = np.linalg.cholesky(covariance + ROUNDING * np.eye(len(rows)))
             draws = max(1, round(weight * count))
             # Divided by a chi, the whole draw is a multivariate Student's t.
@@ -153,8 +155,9 @@ class _Learnt(NamedTuple):
 def _learn(
     rows: Rows, log_times: FloatColumn, weights: FloatColumn, hypotheses: Sequence[SpeedHypothesis]
 ) -> list[_Learnt]:
-    points, learnt = points_of(rows), []
+    learnt = []
     for one in hypotheses:
+        points = points_of(rows, one)
         residuals = log_times - expected(one, rows)
         noise = tamed(one.field, points, residuals, NOISE**2 / weights, FAR)
         process = condition(one.field, points, residuals, noise)
@@ -172,9 +175,10 @@ def _doubting_the_past(together: Sequence[_Learnt], past: Sequence[_Learnt], alo
 
 
 def expected(hypothesis: SpeedHypothesis, rows: Rows) -> FloatColumn:
-    known = {Expects.PHYSICS: rows.log_step, Expects.STALLS: rows.log_stalled, Expects.ALIKE: rows.log_ideal}
-    return known[hypothesis.expects]
+    known = (rows.log_step, rows.log_refitted - rows.log_gained, rows.log_stalled, rows.log_ideal)
+    return dict(zip(Expects, known, strict=True))[hypothesis.expects]
 
 
-def points_of(rows: Rows) -> Points:
-    return Points(rows.features, rows.step_slopes, rows.campaign, rows.knobs)
+def points_of(rows: Rows, hypothesis: SpeedHypothesis) -> Points:
+    slopes = rows.refitted_slopes if hypothesis.expects is Expects.REFITTED else rows.step_slopes
+    return Points(rows.features, slopes, rows.campaign, rows.knobs)
