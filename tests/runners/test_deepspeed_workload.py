@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from workload_lab import WorkloadLab
 
 from meshtune.runners.base import Cause, Start
@@ -178,3 +179,9 @@ def test_the_physics_knows_an_optimizer_on_the_host():
 )
 def test_the_physics_knows_the_size_of_buckets(config, elements):
     assert workload(config=config).framework.bucket_weights == elements
+
+
+def test_a_size_of_buckets_that_yaml_reads_as_a_word_is_refused():
+    config = yaml.safe_load("zero_optimization: {stage: 2, reduce_bucket_size: 5e7}")
+    with pytest.raises(InvalidValue, match=r"config\.zero_optimization\.reduce_bucket_size: 5e7 is a word"):
+        workload(config=config)

@@ -154,12 +154,12 @@ def test_it_comes_near_the_best_in_few_trials_of_which_few_fail(large: Task) -> 
 
 def test_a_wrong_prior_is_found_out(small: Task) -> None:
     def trials(search_of: Callable[[int], Search]) -> int:
-        return sum(len(hidden(small, seed).played(search_of(seed), 40)) for seed in range(4))
+        return sum(len(hidden(small, seed).played(search_of(seed), 40)) for seed in range(16))
 
     unaided = trials(lambda seed: PhysicsSearch(seed, PhysicsOptions(prior=False)))
     for way in WAYS:
         misled = trials(lambda seed, way=way: create_wrong(way, seed))
-        assert misled <= 1.75 * unaided, f"{way}: {misled} trials, {unaided} without a prior"
+        assert misled <= 1.6 * unaided, f"{way}: {misled} trials, {unaided} without a prior"
 
 
 def test_a_batch_is_spread_and_loses_little(large: Task, small: Task) -> None:

@@ -30,6 +30,7 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 
 TABLE = table_of("meshtune.runners.programs.deepspeed")
 CONFIG_FILE = "ds_config.json"
+BUCKET = "zero_optimization.reduce_bucket_size"
 # ThroughputTimer times from the third step on (its start_step in deepspeed/utils/timer.py).
 UNTIMED_STEPS = 2
 PLACEHOLDERS = (*PLAN_FIELDS, *SHAPES, "global_batch_size", "config", "steps", "seed")
@@ -53,6 +54,9 @@ class DeepSpeedOptions(ProgramOptions):
         checks.require(not (self.script and self.module), "module", f"does not go with script({self.script})")
         found = bool(self.directory) or Path(self.script or "/").is_absolute()
         checks.require(found, "script", f"{self.script} is relative: say to which directory, such as `directory: .`")
+        read = not isinstance(self.reduce_bucket, str) or self.reduce_bucket == "auto"
+        told = f"{self.reduce_bucket} is a word; in YAML a number has a point and a sign, such as 5.0e+8"
+        checks.require(read, f"config.{BUCKET}", told)
         try:
             stages = self.tells("pp") or not self.pipeline_module
             checks.require(stages, "arguments", "a pipeline_module must be told its stages: {pp} is missing")
@@ -73,6 +77,11 @@ class DeepSpeedOptions(ProgramOptions):
         # What the script is told by its arguments is not said twice.
         pipeline = self.pipeline_module and not self.tells("recompute")
         return TABLE.variant("pipeline" if pipeline else "script")
+
+    @property
+    def reduce_bucket(self) -> Any:
+        """Elements of a buffer of gradients, as the config states them. One that is a file is not looked into."""
+        return at({} if isinstance(self.config, str) else self.config, BUCKET)
 
     def tells(self, name: str) -> bool:
         """Whether the script is told this part of the plan."""
@@ -109,12 +118,6 @@ def optimizer_device(options: DeepSpeedOptions) -> str:
     """Where the config keeps the optimizer's state: cpu, nvme or none. The path of a file is not looked into."""
     config = {} if isinstance(options.config, str) else options.config
     return str(at(config, "zero_optimization.offload_optimizer.device") or "none")
-
-
-def reduce_bucket(options: DeepSpeedOptions, default: float) -> float:
-    """Elements of a buffer of gradients, by the config where it has a number. One that is a file is not looked into."""
-    stated = at({} if isinstance(options.config, str) else options.config, "zero_optimization.reduce_bucket_size")
-    return float(stated) if isinstance(stated, (int, float)) else default
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:

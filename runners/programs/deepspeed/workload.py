@@ -25,7 +25,6 @@ from meshtune.runners.programs.deepspeed.options import (
     capabilities_of,
     config_of,
     optimizer_device,
-    reduce_bucket,
 )
 from meshtune.runners.programs.dialects.base import overlaid
 from meshtune.runners.programs.dialects.config_import import flat, placed
@@ -72,7 +71,8 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
 
     @property
     def framework(self) -> FrameworkProfile:
-        bucket = reduce_bucket(self._options, DEEPSPEED.bucket_weights)
+        stated = self._options.reduce_bucket
+        bucket = float(stated) if isinstance(stated, (int, float)) else DEEPSPEED.bucket_weights
         kept = optimizer_device(self._options)
         known = replace(DEEPSPEED, host_optimizer=kept != "none", disk_optimizer=kept == "nvme", bucket_weights=bucket)
         if self._options.dtype is Dtype.FLOAT32:

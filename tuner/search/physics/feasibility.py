@@ -239,8 +239,11 @@ def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArr
         larger = columns["micro_batch_size"][same] >= micro_batch
         if tried["pp"][row] > 1 and SCHEDULES[tried["schedule"][row]] is Schedule.GPIPE:
             larger = columns["micro_batch_size"][same] == micro_batch
-        # Gradients may wait for the backward pass of a step's only micro-batch.
-        fresh = (columns["grad_accum_steps"][same] == 1) & (tried["grad_accum_steps"][row] > 1) & (stages >= 2)
+        # Gradients may wait for the backward pass of a step's only micro-batch, and those of a chunk, where interleaved
+        # ones take their micro-batches in a row, are reduced before the next chunk's.
+        fewest = [1, tried["pp"][row]] if SCHEDULES[tried["schedule"][row]] is Schedule.INTERLEAVED else [1]
+        steps, steps_tried = columns["grad_accum_steps"][same], tried["grad_accum_steps"][row]
+        fresh = np.any([(steps <= few) & (steps_tried > few) for few in fewest], axis=0) & (stages >= 2)
         doomed[same] |= lower & larger & ~fresh & (kept[columns["recompute"][same]] >= kept[tried["recompute"][row]])
     return doomed
 
