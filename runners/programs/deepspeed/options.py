@@ -80,8 +80,8 @@ class DeepSpeedOptions(ProgramOptions):
 
     @property
     def reduce_bucket(self) -> Any:
-        """Elements of a buffer of gradients, as the config states them. One that is a file is not looked into."""
-        return at({} if isinstance(self.config, str) else self.config, BUCKET)
+        """Elements of a buffer of gradients, as the config states them."""
+        return at(self.config, BUCKET)
 
     def tells(self, name: str) -> bool:
         """Whether the script is told this part of the plan."""
@@ -115,9 +115,8 @@ def capabilities_of(options: DeepSpeedOptions) -> Capabilities:
 
 
 def optimizer_device(options: DeepSpeedOptions) -> str:
-    """Where the config keeps the optimizer's state: cpu, nvme or none. The path of a file is not looked into."""
-    config = {} if isinstance(options.config, str) else options.config
-    return str(at(config, "zero_optimization.offload_optimizer.device") or "none")
+    """Where the config keeps the optimizer's state: cpu, nvme or none."""
+    return str(at(options.config, "zero_optimization.offload_optimizer.device") or "none")
 
 
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:

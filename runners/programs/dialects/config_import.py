@@ -89,8 +89,8 @@ def elsewhere(name: str) -> tuple[str, str] | None:
     return read_file(several[0], SLOW_LIMITS.max_bytes), told
 
 
-def at(config: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted key; None where it is not there."""
+def at(config: Mapping[str, Any] | str, path: str) -> Any:
+    """The value at a dotted key; None where it is not there. A config that is the path of a file is not looked into."""
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -90,10 +90,9 @@ class TorchtitanOptions(FlagOptions):
         return any("float8" in str(found).replace("grouped_mm.float8", "") for found in self._told("model.converters"))
 
     def _told(self, *keys: str) -> list[Any]:
-        """What the user's flags and configuration say of keys. A TOML that is the path of a file is not looked into."""
+        """What the user's flags and configuration say of keys."""
         flags = [(key_of(flag), values) for flag, values in self.given.items()]
-        config = {} if isinstance(self.config, str) else self.config
-        return [values or on for (key, on), values in flags if key in keys] + [at(config, key) for key in keys]
+        return [values or on for (key, on), values in flags if key in keys] + [at(self.config, key) for key in keys]
 
     def keys_set(self, *, by_trials: bool) -> set[str]:
         """The keys that some plan sets, or those that every trial sets beside."""

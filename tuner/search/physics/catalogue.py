@@ -100,8 +100,7 @@ class Catalogue:
                 index = np.array(places, dtype=np.int64)
                 return self.legal.take(index), None if self._shares is None else self._shares[index]
         columns = columns_of(plans)
-        training = self.task.past[campaign - 1].training if campaign else self.task.training
-        shares = None if self._shares is None else self._shares_of(training, columns)
+        shares = None if self._shares is None else self._shares_of(self._training(campaign), columns)
         return self.physics(columns, campaign), shares
 
     def _layouts(self, index: npt.NDArray[np.int64]) -> Rows:
@@ -113,9 +112,11 @@ class Catalogue:
 
     def physics(self, columns: Columns, campaign: int = 0, **how: Any) -> Rows:
         """As `rows_of`, of plans without knobs."""
-        training = self.task.past[campaign - 1].training if campaign else self.task.training
         how = {**how, "calibration": self.task.calibration, "per_device": self.task.per_device}
-        return self._rows_of(training, columns, campaign, **how)
+        return self._rows_of(self._training(campaign), columns, campaign, **how)
+
+    def _training(self, campaign: int) -> Training:
+        return self.task.past[campaign - 1].training if campaign else self.task.training
 
     def _shares_of(self, training: Training, columns: Columns) -> Matrix:
         return part_shares(training, columns, self.task.calibration.constants)

@@ -101,8 +101,8 @@ def rows_of(
     """The prior of these plans without their knobs; with a usual speed where one of the cluster is unknown; all alike
     without a model. sloped False: none has slopes, which saves most of the work and of the memory. calibration: its
     covariance is positive definite. per_device: times are of all devices together, so that plans of different sizes
-    compare by the work of a device. refitted: the plans' rows, and how far
-    away their refitted times are taken (`Calibration.away`), with slopes there where sloped."""
+    compare by the work of a device. refitted: the plans' rows, and how far away their refitted times are taken
+    (`Calibration.away`), with slopes there where sloped."""
     count = len(columns["tp"])
     training = with_usual_speeds(training)
     doubt = np.linalg.cholesky(calibration.covariance)

@@ -175,8 +175,13 @@ def _doubting_the_past(together: Sequence[_Learnt], past: Sequence[_Learnt], alo
 
 
 def expected(hypothesis: SpeedHypothesis, rows: Rows) -> FloatColumn:
-    known = (rows.log_step, rows.log_refitted - rows.log_gained, rows.log_stalled, rows.log_ideal)
-    return dict(zip(Expects, known, strict=True))[hypothesis.expects]
+    known = {
+        Expects.PHYSICS: rows.log_step,
+        Expects.REFITTED: rows.log_refitted - rows.log_gained,
+        Expects.STALLS: rows.log_stalled,
+        Expects.ALIKE: rows.log_ideal,
+    }
+    return known[hypothesis.expects]
 
 
 def points_of(rows: Rows, hypothesis: SpeedHypothesis) -> Points:
