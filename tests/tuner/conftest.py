@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -28,6 +30,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign import campaign as campaigns
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Origin, Proposal, Trial, TrialState, job_name, proposal_of
@@ -377,6 +380,21 @@ def service(tmp_path) -> Iterator[Service]:
 def stores_are_made_fast() -> Iterator[None]:
     with migrations_run_once():
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def letters_of_ids(request: pytest.FixtureRequest) -> Iterator[random.Random]:
+    """The random letters of campaigns' ids, by the test's name: simulated runs differ by the names of their jobs."""
+    letters = random.Random(request.node.nodeid)
+    made = SimpleNamespace(uuid4=lambda: uuid.UUID(int=letters.getrandbits(128), version=4))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(campaigns, "uuid", made)
+        yield letters
+
+
+@pytest.fixture(autouse=True)
+def letters_of_this_test(letters_of_ids: random.Random, request: pytest.FixtureRequest) -> None:
+    letters_of_ids.seed(request.node.nodeid)
 
 
 @pytest.fixture
