@@ -16,6 +16,7 @@ from rich.text import Text
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import first_mismatch
 from meshtune.tuner.campaign.objective import yardstick_of
+from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import number
@@ -114,6 +115,9 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
         now, trials = seen.campaign, seen.trials
         if not begun:
             console.print(display.header(now), soft_wrap=True)
+            # `first_mismatch` needs its modules. Ctrl-C within an import is no KeyboardInterrupt any more: a class that
+            # is half made raises RuntimeError, and CPython ends by the signal whoever catches what `exec` raised.
+            workload_of(now.spec)
         begun = True
         before, learns = learns, lessons_text(now.lessons, now.spec.search.kind)
         if learns != before:
