@@ -6,6 +6,7 @@ for other kinds of devices), and DeepSpeed 0.19.8 compiles a collective there, f
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from accelerate.state import PartialState
 from accelerate.utils import DistributedType
 from transformers import Trainer
@@ -55,3 +57,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 if os.environ.get("RANK", "0") == "0":
     told = {"begins": begins, "engines": sorted(engines)}
     (Path(os.environ["MESHTUNE_DIRECTORY"]) / "clock.json").write_text(json.dumps(told))
+# A thread of gloo's that still holds a tensor when the interpreter ends aborts the process (pytorch/pytorch#179291).
+# The threads are a group's own, and end with it: once no DDP, whose references are in a circle, knows it either.
+gc.collect()
+if dist.is_initialized():
+    dist.destroy_process_group()
