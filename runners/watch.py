@@ -69,17 +69,19 @@ _BEFORE, _MOST = 80, 1000
 
 @dataclass(slots=True)
 class Counter:
-    """A number that grows in the output. spans: of each time that it grew, the seconds and by how much. losses: by
-    number, as far as told."""
+    """A number that grows in the output. spans: of each time that it grew, the seconds and by how much; of lines that
+    arrived at once one together. stride: the most from one line to the next. losses: by number, as far as told."""
 
     level: int
     number: int
     at: float
     spans: list[tuple[float, int]] = field(default_factory=list)
+    stride: int = 0
     losses: dict[int, float] = field(default_factory=dict)
 
     def take(self, number: int, now: float) -> None:
         grown = number - self.number
+        self.stride = max(self.stride, grown)
         if grown > 0 and now > self.at:
             self.spans.append((now - self.at, grown))
         elif grown > 0 and self.spans:  # what is written in blocks arrives at once
@@ -99,10 +101,10 @@ class Counter:
         return [seconds / grown for seconds, grown in self.spans]
 
     def first_losses(self) -> list[float]:
-        """Of the first steps, where it grew by one each time: of several steps programs tell the mean."""
+        """Of the first steps, where it grew by one from line to line: of several steps programs tell the mean."""
         first = min(self.losses, default=2)
         found = [self.losses.get(first + step) for step in range(report.MAX_LOSSES)]
-        one_by_one = first <= 1 and all(grown == 1 for _, grown in self.spans)
+        one_by_one = first <= 1 and self.stride <= 1
         return [loss for loss in found if loss is not None] if one_by_one else []
 
 

@@ -88,6 +88,18 @@ def test_a_rank_that_is_behind_begins_nothing_anew():
     assert [seconds for seconds, _ in steps.spans] == [1.0, 2.0, 2.0, 2.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize(("numbers", "losses"), [((1, 2, 3, 4, 5), [8.0, 7.0, 6.0, 5.0]), ((1, 3, 5, 7, 9), [])])
+def test_losses_of_lines_that_arrive_at_once_are_of_their_steps(numbers, losses):
+    """A busy machine reads them late: their times are one, their numbers are as they were."""
+    output = Output({"grad_accum_steps": 1}, {"step": r"step (\d+)", "loss": r"loss ([\d.]+)"})
+    for number, at in zip(numbers, (1.0, 2.0, 3.0, 3.0, 4.0), strict=True):
+        output.take(f"step {number} loss {9.0 - number}", at)
+    steps = output.steps()
+    assert steps is not None
+    assert len(steps.spans) == 3
+    assert steps.first_losses() == losses
+
+
 BAR_OF_TWO = "{}: 50%|#####     | {}/100 [00:01<00:01, {}"
 
 
