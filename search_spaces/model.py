@@ -87,6 +87,8 @@ class ModelSpec(Closed):
     full_attention_every: Count = 0
     # Layers after the last, each of which predicts one token more (DeepSeek-V3, section 2.2).
     mtp_layers: Count = 0
+    # Weights of a tower beside the decoder (vision, audio), whose passes are not counted.
+    tower_parameters: Count = 0
     # Rows of embedding and head are padded to a multiple of it times `tp`; 0: as the training code does unasked
     # (Megatron-Core, Megatron-DeepSpeed, gpt-neox: 128; others: 1).
     vocab_multiple: Count = 0
@@ -255,10 +257,11 @@ class ModelSpec(Closed):
 
     @property
     def parameters(self) -> int:
-        """All weights; a tied head is counted once."""
+        """All weights; a tied head is counted once, a tower is among them."""
         head = 0 if self.tied_head else self.vocab * self.hidden
         layers = sum(count * _layer_parameters(kind) for count, kind in layer_kinds(self))
-        return self.embedding_parameters + layers + self.norm_parameters + head + self.mtp_parameters
+        ends = self.embedding_parameters + self.norm_parameters + head
+        return ends + layers + self.mtp_parameters + self.tower_parameters
 
     @property
     def flops_per_token(self) -> float:

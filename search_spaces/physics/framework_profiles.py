@@ -83,6 +83,9 @@ class FrameworkProfile(Closed):
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
+    # Of each of its two moments; and what the state of embedding, norms and head has more per weight.
+    moment_bytes: float = 4.0
+    more_end_bytes: float = 0.0
     # Of the gradient of that copy, which exists while the optimizer steps.
     step_bytes: float = 0.0
     # Bytes per value kept for the backward pass.
@@ -177,6 +180,11 @@ class FrameworkProfile(Closed):
         numbers = {field.name: getattr(self, field.name) for field in fields(self) if field.type == "float"}
         checks.at_least(0, **numbers)
         checks.whole(1, vocab_multiple=self.vocab_multiple)
+
+    @property
+    def master_bytes(self) -> float:
+        """Per trained weight, of the float32 copy that the optimizer has beside the computing one."""
+        return self.optimizer_bytes - 2 * self.moment_bytes
 
     def padded_vocab(self, model: ModelSpec, tp: IntColumn | FloatColumn) -> FloatColumn:
         """Entries of embedding and head with the padding."""
@@ -397,7 +405,7 @@ NANOTRON = replace(
 # modeling_llama.py) keeps its input in float32 in place of the input, and what it multiplies with its weight.
 # copy_passes: of transformers' grouped products, copied, ordered, weighed, put back and summed, 9 and 15
 # (integrations/moe.py).
-_COMPILED_LOSS: Mapping[str, Any] = {"logit_bytes": 4, "logit_passes": 2.5, "parallel_logit_bytes": 0}
+COMPILED_LOSS: Mapping[str, Any] = {"logit_bytes": 4, "logit_passes": 2.5, "parallel_logit_bytes": 0}
 FSDP = replace(
     _OTHER_BFLOAT16,
     name="torch FSDP, bf16",
@@ -415,11 +423,13 @@ FSDP = replace(
 # fused_linear_cross_entropy.py: hidden states' bytes at once, hence vocab / hidden chunks, some 32; cut cross entropy,
 # Wijmans et al. 2024, arXiv 2411.09009, has no logits at all).
 FSDP_FUSED_LOSS = replace(
-    FSDP, name="torch FSDP, bf16, fused loss", **_COMPILED_LOSS, kept=replace(FSDP.kept, loss_chunks=32)
+    FSDP, name="torch FSDP, bf16, fused loss", **COMPILED_LOSS, kept=replace(FSDP.kept, loss_chunks=32)
 )
 # Weights, gradients and AdamW's moments in 16 bits, as of a script that loads the model in bfloat16 and makes torch's
 # optimizer of it: 8 bytes a weight.
-FSDP_PURE_BF16 = replace(FSDP, name="torch FSDP, bf16 alone", weight_bytes=2, gradient_bytes=2, optimizer_bytes=4)
+FSDP_PURE_BF16 = replace(
+    FSDP, name="torch FSDP, bf16 alone", weight_bytes=2, gradient_bytes=2, optimizer_bytes=4, moment_bytes=2
+)
 # DeepSpeed's own ZeRO in bf16: gradients add up and are reduced in the weights' format (runtime/engine.py at 0.19.8,
 # get_data_types and communication_data_type), beside them the float32 master, moments and, while it steps, gradient
 # (runtime/zero/stage_1_and_2.py); reductions overlap with stage 3 only (zero/config.py, overlap_comm). Models are taken
@@ -470,7 +480,7 @@ TORCHTITAN_COMPILED = replace(
     TORCHTITAN,
     name=f"{TORCHTITAN.name}, compiled",
     **_COMPILED_LAYERS,
-    **_COMPILED_LOSS,
+    **COMPILED_LOSS,
     kept=replace(TORCHTITAN.kept, swiglu_values=3),
 )
 TORCHTITAN_CHUNKED = replace(

@@ -9,6 +9,7 @@ from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile, Reports
+from meshtune.search_spaces.recipe import PLAIN, Recipe
 
 # What PyTorch's allocator can fill of a rank's device: the rest is what it cannot use, and what is outside of it. A CPU
 # rank has its cap. See docs/explanation/physics-memory.md.
@@ -25,11 +26,13 @@ REMEDY = "run `meshtune cluster probe`, or take a preset that has it"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """The subject of an estimate beside the plan: one model, trained by one code on one cluster."""
+    """The subject of an estimate beside the plan: one model, trained by one code on one cluster. framework: the
+    code's profile under the recipe (`with_recipe`)."""
 
     model: ModelSpec
     cluster: ClusterSpec
     framework: FrameworkProfile
+    recipe: Recipe = PLAIN
 
 
 def outside_bytes(training: Training) -> float:

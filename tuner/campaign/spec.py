@@ -24,6 +24,7 @@ from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet, sized, sizes_of
 from meshtune.search_spaces.model import UNKNOWN, ModelSpec
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.recipe import PLAIN, Recipe
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space
 from meshtune.tuner.campaign.objective import Objective
 
@@ -123,6 +124,7 @@ class CampaignSpec(Closed):
 
     name: Name = "campaign"
     model: ModelSpec
+    training: Recipe = PLAIN
     cluster: ClusterSpec
     workload: Backend
     global_batch_size: Some | None
@@ -201,6 +203,7 @@ def job_of(
         time_limit_s=spec.trial.limit_s,
         incumbent_step_time_s=incumbent_step_time_s,
         real=real,
+        recipe=spec.training,
     )
 
 

@@ -28,6 +28,7 @@ from meshtune.search_spaces.physics import estimate as formulas
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
 from meshtune.search_spaces.physics.fitting import Measured, calibrate
 from meshtune.search_spaces.physics.memory import MemoryPart, loaded_bytes, offloaded_bytes
+from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import MODEL_UNKNOWN, Training, missing, usable_bytes
 from meshtune.search_spaces.plan import Plan
@@ -222,7 +223,8 @@ class Predictions:
 
 def training_of(spec: CampaignSpec, plan: Plan | None = None) -> Training:
     """plan: as in `workload_of`."""
-    return Training(spec.model, spec.cluster, workload_of(spec, plan).framework)
+    framework = with_recipe(workload_of(spec, plan).framework, spec.training)
+    return Training(spec.model, spec.cluster, framework, spec.training)
 
 
 def foresee(training: Training, columns: Columns, calibration: Calibration, *, per_device: bool = False) -> Predictions:

@@ -34,7 +34,8 @@ MAX_PROBLEMS = 100
 # Sections without backends: names, numbers and choices, which no program takes for a path or a command.
 PLAIN = frozenset(
     {
-        *("name", "model", "cluster", "global_batch_size", "space", "baseline", "objective", "budget", "trial", "stop"),
+        *("name", "model", "training", "cluster", "global_batch_size", "space", "baseline", "objective", "budget"),
+        *("trial", "stop"),
         *("catalogs", "accept", "parallel", "seed", "pareto", "confirm", "confirm_rounds", "warm_start", "project"),
         "open_questions",
     }

@@ -23,10 +23,12 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import Capabilities, SpaceContext
 from meshtune.search_spaces.knobs import KnobSet, sizes_of
 from meshtune.search_spaces.model import NO_MODEL, UNKNOWN, ModelSpec
+from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.plan_names import in_full
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
+from meshtune.search_spaces.recipe import PLAIN, Recipe
 from meshtune.search_spaces.space import MAX_COMBINATIONS, Bounds, Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.campaign.objective import Objective
@@ -198,6 +200,7 @@ class _Reading:
             given = "is missing" if batch is None else f"must be at least 1, or {FREE!r}, not {batch!r}"
             self.problems.append(Problem("global_batch_size", given))
         self._preset("model", ModelSpec, model_presets())
+        self.section("training", Recipe, self.document.get("training", {}))
         self._preset("cluster", ClusterSpec, cluster_presets())
         self.section("space", Bounds, self.document.get("space", {}))
         self._knobs()
@@ -305,7 +308,9 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
             sizes_of(knobs, cluster)
         space = build_space(bounds, values["model"], cluster, batch, workload, max_combinations, knobs)
         if values["model"].known and reading.document.get("space", {}).get("recompute") is None:
-            space, _ = open_recompute(space, Training(values["model"], cluster, workload.framework))
+            recipe = values.get("training", PLAIN)
+            code = with_recipe(workload.framework, recipe)
+            space, _ = open_recompute(space, Training(values["model"], cluster, code, recipe))
             values["space"] = space.bounds
     except InvalidValue as error:
         problems += error.problems

@@ -32,6 +32,7 @@ from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.recipe import PLAIN, Recipe
 
 # The file beside a job's log by which it is read: the size of a step, and which time the program logs.
 CONTEXT_FILE = "brief.json"
@@ -63,6 +64,7 @@ class JobRequest:
     incumbent_step_time_s: float | None
     knobs: tuple[Knob, ...] = ()
     real: bool = False
+    recipe: Recipe = PLAIN
 
     def job(
         self, command: tuple[str, ...], files: Mapping[str, str], env: Mapping[str, str] | None = None, **rest: Any
@@ -163,15 +165,17 @@ class Workload(ABC):
         incumbent_step_time_s: float | None = None,
         knobs: Sequence[Knob] = (),
         real: bool = False,
+        recipe: Recipe = PLAIN,
     ) -> JobSpec:
         """The job that measures `plan`, as pure text: nothing is written or started.
 
         incumbent_step_time_s: it may end as PRUNED once it is surely slower than this. knobs: those of the space, whose
-        values the plan has. real: the user's own launch instead, without what trials alone have; of the workload
+        values the plan has. recipe: of the built-in trainer and the simulated ones; others have it in their own
+        settings. real: the user's own launch instead, without what trials alone have; of the workload
         `command`, others know no such difference."""
         own = tuple(knob for knob in knobs if knob.name in plan.knobs)
         request = JobRequest(
-            name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own, real
+            name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own, real, recipe
         )
         job, patterns = self.job(request), None if real else self.watched
         if patterns is None:
