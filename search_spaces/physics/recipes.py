@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.columns import BoolColumn, Columns, FloatColumn, IntColumn
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.framework_profiles import COMPILED_LOSS, FrameworkProfile
@@ -67,6 +67,13 @@ def base_bytes(recipe: Recipe, framework: FrameworkProfile) -> tuple[float, floa
 def casts_inputs(framework: FrameworkProfile, adapter: Adapter) -> bool:
     """Whether inputs are cast to the wider format of adapters' weights, each product's by itself."""
     return adapter.copies_inputs and framework.weight_bytes > framework.activation_bytes
+
+
+def autocasts(framework: FrameworkProfile, recipe: Recipe, columns: Mapping[str, Any]) -> BoolColumn:
+    """Where hidden states are float32, and products have casts of their own, since the weights that embed are."""
+    width = framework.weight_bytes if recipe.adapter is None else base_bytes(recipe, framework)[1]
+    wide: BoolColumn = (columns["zero_stage"] == 0) & (framework.kept.autocast and width > framework.activation_bytes)
+    return wide
 
 
 class Adapted(NamedTuple):
