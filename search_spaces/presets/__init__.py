@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+
 MODEL_FILES = (
     *("models.toml", "models_llama.toml", "models_mpt.toml", "models_qwen3.toml", "models_moe.toml"),
     "models_latent.toml",
@@ -24,36 +26,23 @@ def model_presets() -> Mapping[str, Mapping[str, Any]]:
     return {key: {**entry, "name": key} for file in MODEL_FILES for key, entry in _read(file).items()}
 
 
-# The part of a device's name that tells its model: h100, mi250x.
-_MODEL = re.compile(r"[a-z]+[0-9]+[a-z]*")
-
-
-# Names of models on the Hub (of huggyllama, meta-llama, mistralai, Qwen, openai), in small letters and not as
-# trained further for chats, and the presets of their shapes.
-_ON_HUB: Mapping[str, str] = {
-    "llama-30b": "llama1-30b",
-    "llama-65b": "llama1-65b",
-    **{f"llama-2-13b{kind}": "llama2-13b" for kind in ("", "-hf", "-chat-hf")},
-    **{
-        f"{family}-{size}": f"llama3-{size}"
-        for family in ("meta-llama-3", "meta-llama-3.1", "llama-3.1")
-        for size in ("8b", "70b", "405b")
-    },
-    **{f"llama-3.2-{size}": f"llama3.2-{size}" for size in ("1b", "3b")},
-    **{f"mixtral-{size}-v0.1": f"mixtral-{size}" for size in ("8x7b", "8x22b")},
-    **{
-        f"qwen3-{size}{kind}": f"qwen3-{size}"
-        for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
-        for kind in ("", "-base", "-2507", "-thinking-2507")
-    },
-    **{f"gpt-oss-{size}": f"gpt-oss-{size}" for size in ("20b", "120b")},
-}
+# What a name on the Hub has behind its model's, which changes no shape: further training, and formats of the weights.
+_FURTHER = re.compile(r"-(?:instruct|chat|it|pt|base|hf|thinking|bnb-4bit|unsloth|gptq|awq|int4|fp8|bf16)(?=-|$)")
 
 
 def preset_on_hub(name: str) -> str | None:
     """The preset with the shapes of a model of the Hub, None where there is none. name: with or without its
     owner, who may be one of a copy, or of a folder that is called like it."""
-    return _ON_HUB.get(name.lower().rstrip("/").rpartition("/")[2].replace("-instruct", ""))
+    return _on_hub().get(_FURTHER.sub("", name.lower().rstrip("/").rpartition("/")[2]))
+
+
+@cache
+def _on_hub() -> Mapping[str, str]:
+    return {
+        _FURTHER.sub("", name.lower().rpartition("/")[2]): key
+        for key, entry in model_presets().items()
+        for name in entry.get("hub", ())
+    }
 
 
 @cache
@@ -61,24 +50,39 @@ def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
     """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""
     clusters = {}
     for key, entry in _read("clusters.toml").items():
-        device = dict(device_presets()[entry["device"]])
-        source = f"{entry['source']}. Device: {device.pop('source')}"
-        clusters[key] = {**entry, "name": key, "device": device, "source": source}
+        device = described(device_presets()[entry["device"]])
+        source = f"{entry['source']}. Device: {device_presets()[entry['device']]['source']}"
+        names = {**entry.get("names", {}), key: entry["devices_per_node"]}
+        clusters[key] = {**entry, "name": key, "device": device, "source": source, "names": names}
     return clusters
 
 
 @cache
 def device_presets() -> Mapping[str, Mapping[str, Any]]:
     """The devices by name; each mapping describes a DeviceSpec, `source` apart."""
-    return {key: {**entry, "name": key} for key, entry in _read("devices.toml").items()}
+    return {
+        key: {"called": [key.lower().partition("-")[0]], **entry, "name": key}
+        for key, entry in _read("devices.toml").items()
+    }
+
+
+def devices_called(words: str) -> list[str]:
+    """The devices that words of people, drivers and schedulers name, as `called` in devices.toml has it: those of which
+    the most words are there, and of the memory that is said, if any."""
+    said = set(re.findall(r"rtx|[a-z0-9]+", words.lower()))
+    met = {
+        name: max((len(set(each.split())) for each in entry["called"] if set(each.split()) <= said), default=0)
+        for name, entry in device_presets().items()
+    }
+    best = [name for name, count in met.items() if count == max(met.values()) > 0 and "laptop" not in said]
+    return [name for name in best if name.rpartition("-")[2].lower() in said] or best
 
 
 def cluster_of(words: str, nodes: int, devices_per_node: int, memory_bytes: int | None = None) -> dict[str, Any] | None:
     """A spec's `cluster` section for devices by the words of their driver or scheduler ("NVIDIA H100 80GB HBM3",
     "gpu:h100"): a preset with such devices, first of such nodes; None where the words name no known device.
     memory_bytes: of one, which tells devices of one name apart."""
-    named = set(_MODEL.findall(words.lower()))
-    devices = {name: each for name, each in device_presets().items() if name.split("-")[0].lower() in named}
+    devices = devices_called(words)
     known = [(key, each) for key, each in cluster_presets().items() if each["device"]["name"] in devices]
     if not known:
         return None
@@ -90,6 +94,30 @@ def cluster_of(words: str, nodes: int, devices_per_node: int, memory_bytes: int 
         return away, entry[1]["devices_per_node"] != devices_per_node, not entry[0].startswith("dgx-")
 
     return {"preset": min(known, key=distance)[0], "nodes": nodes, "devices_per_node": devices_per_node}
+
+
+_COUNTED = re.compile(r"\s*(?:(\d+)\s*[x*\u00d7]\s*)?(.*?)(?:(?:\s+x\s*|\s*[*:\u00d7]\s*)(\d+))?\s*")
+
+
+def cluster_on(words: str) -> dict[str, Any]:
+    """A spec's `cluster` section for what people say: "8xH100", "RTX 4090", "2 x p4d.24xlarge", "dgx-h100". A count is of
+    nodes before the name of a cluster, else of devices. Raises InvalidValue."""
+    before, name, behind = _COUNTED.fullmatch(words.lower()).groups()  # type: ignore[union-attr]
+    count = max(1, int(before or behind or 1))
+    named = {other: (key, each) for key, entry in cluster_presets().items() for other, each in entry["names"].items()}
+    if name in named:
+        preset, each = named[name]
+        return {"preset": preset, "nodes": count, "devices_per_node": each}
+    if section := cluster_of(name, 1, min(count, 8)):
+        most = cluster_presets()[section["preset"]]["devices_per_node"]
+        each = min(count, most)
+        if count % each == 0:
+            return section | {"nodes": count // each, "devices_per_node": each}
+        raise InvalidValue(
+            [Problem("", f"{words!r}: {section['preset']} has nodes of {most}, of which {count} is no multiple")]
+        )
+    hint = did_you_mean(name, [*named, *(each for entry in device_presets().values() for each in entry["called"])])
+    raise InvalidValue([Problem("", f"{words!r} is no device or cluster that meshtune knows; {hint}")])
 
 
 @cache
@@ -104,8 +132,8 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def described(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What a preset says of its subject, the source apart."""
-    return {key: value for key, value in entry.items() if key != "source"}
+    """What a preset says of its subject, the source and how people call it apart."""
+    return {key: value for key, value in entry.items() if key not in ("source", "hub", "called", "names")}
 
 
 def _read(name: str) -> dict[str, dict[str, Any]]:
