@@ -16,7 +16,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 MODEL_FILES = (
     *("models.toml", "models_llama.toml", "models_mpt.toml", "models_qwen3.toml", "models_moe.toml"),
-    "models_latent.toml",
+    *("models_latent.toml", "models_hub.toml", "models_vision.toml"),
 )
 CLUSTER_FILES = ("clusters.toml", "clusters_cloud.toml", "clusters_cards.toml")
 
