@@ -115,6 +115,8 @@ class DeviceSpec(Closed):
     attention: tuple[AttentionRate, ...] = ()
     # Memory bandwidth; none: unknown.
     memory_bandwidth_bytes_per_s: Rate | None = None
+    # Of the board, in W; none: unknown.
+    power_w: Annotated[float, Limit(above=0, high=10**9)] | None = None
     # What `meshtune cluster probe` measures by number format: predictions take it for shares of peak and bandwidth.
     measured: dict[str, MeasuredRates] = field(default_factory=dict)
 

@@ -16,8 +16,10 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.reading import Reading
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
-from meshtune.search_spaces.presets import model_presets, preset_on_hub
+from meshtune.runners.programs.transformers.config_json import read_config
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
+from meshtune.search_spaces.presets import described, model_presets, preset_on_hub
 
 
 def read_shapes(reading: Reading, shapes: Mapping[str, Any]) -> None:
@@ -41,7 +43,38 @@ def read_shapes(reading: Reading, shapes: Mapping[str, Any]) -> None:
 
 def preset_shapes(preset: str) -> dict[str, Any]:
     """Fields of ModelSpec but for seq_len."""
-    return {key: size for key, size in model_presets()[preset].items() if key not in ("source", "seq_len")}
+    return {key: size for key, size in described(model_presets()[preset]).items() if key != "seq_len"}
+
+
+def model_named(name: str, files: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Fields of ModelSpec but for seq_len, of a folder with a config.json, such a file, a model of the Hub in this
+    machine's cache, or a preset by its name or the Hub's. files: by path, in place of this machine's. Raises InvalidValue."""
+    last = name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
+    with problems_as(InvalidValue, name), raising(_refused, "", UnreadableText, OSError):
+        if text := config_named(name, files):
+            return {"name": last, **read_config(read_json(text))}
+        if preset := _preset(name, {}):
+            return {**preset_shapes(preset), "name": last}
+        hint = did_you_mean(last.lower(), model_presets())
+        raise _refused(f"is no folder with a config.json, no model in the cache of Hugging Face and no preset; {hint}")
+
+
+def _refused(told: str) -> InvalidValue:
+    return InvalidValue([Problem("", told)])
+
+
+def config_named(name: str, files: Mapping[str, str] | None = None, folder: Path = Path()) -> str:
+    """The config.json of a folder, of its own path, or of a model of the Hub in the cache on this machine; "" where none
+    is. files: by path, in place of this machine's, of which paths count from `folder`. Raises OSError, UnreadableText."""
+    name = name.rstrip("/")
+    if files is not None:
+        return (
+            files.get(f"{name}/config.json")
+            or (files.get(name) if name.endswith(".json") else "")
+            or cached_config(name)
+        )
+    path = folder / name / "config.json" if (folder / name).is_dir() else folder / name
+    return read_file(path, SLOW_LIMITS.max_bytes, regular=False) if path.exists() else cached_config(name)
 
 
 def cached_config(name: str) -> str:

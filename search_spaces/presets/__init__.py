@@ -12,9 +12,20 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+
 MODEL_FILES = (
     *("models.toml", "models_llama.toml", "models_mpt.toml", "models_qwen3.toml", "models_moe.toml"),
-    "models_latent.toml",
+    *("models_latent.toml", "models_hub.toml", "models_vision.toml"),
+)
+CLUSTER_FILES = ("clusters.toml", "clusters_cloud.toml", "clusters_cards.toml")
+
+
+# "8 x H100", "8 H100", "H100 x8", "h100:8".
+_COUNTED = re.compile(r"(?:(\d+)(?: ?[x*\u00d7] ?|(?<!\d{4}) (?=[a-z])))?(.*?)(?:(?: x ?| ?[*:\u00d7] ?)(\d+))?")
+MIXED_CARDS = (
+    "cards of several kinds: a plan needs equal ones: leave the small card out (CUDA_VISIBLE_DEVICES=...), or count "
+    "all as the smallest"
 )
 
 
@@ -24,72 +35,108 @@ def model_presets() -> Mapping[str, Mapping[str, Any]]:
     return {key: {**entry, "name": key} for file in MODEL_FILES for key, entry in _read(file).items()}
 
 
-# The part of a device's name that tells its model: h100, mi250x.
-_MODEL = re.compile(r"[a-z]+[0-9]+[a-z]*")
-
-
-# Names of models on the Hub (of huggyllama, meta-llama, mistralai, Qwen, openai), in small letters and not as
-# trained further for chats, and the presets of their shapes.
-_ON_HUB: Mapping[str, str] = {
-    "llama-30b": "llama1-30b",
-    "llama-65b": "llama1-65b",
-    **{f"llama-2-13b{kind}": "llama2-13b" for kind in ("", "-hf", "-chat-hf")},
-    **{
-        f"{family}-{size}": f"llama3-{size}"
-        for family in ("meta-llama-3", "meta-llama-3.1", "llama-3.1")
-        for size in ("8b", "70b", "405b")
-    },
-    **{f"llama-3.2-{size}": f"llama3.2-{size}" for size in ("1b", "3b")},
-    **{f"mixtral-{size}-v0.1": f"mixtral-{size}" for size in ("8x7b", "8x22b")},
-    **{
-        f"qwen3-{size}{kind}": f"qwen3-{size}"
-        for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
-        for kind in ("", "-base", "-2507", "-thinking-2507")
-    },
-    **{f"gpt-oss-{size}": f"gpt-oss-{size}" for size in ("20b", "120b")},
-}
+# What a name on the Hub has behind its model's, which changes no shape: further training, and formats of the weights.
+_FURTHER = re.compile(r"-(?:instruct|chat|it|pt|base|hf|thinking|bnb-4bit|unsloth|gptq|awq|int4|fp8|bf16)(?=-|$)")
 
 
 def preset_on_hub(name: str) -> str | None:
     """The preset with the shapes of a model of the Hub, None where there is none. name: with or without its
     owner, who may be one of a copy, or of a folder that is called like it."""
-    return _ON_HUB.get(name.lower().rstrip("/").rpartition("/")[2].replace("-instruct", ""))
+    return _on_hub().get(_FURTHER.sub("", name.lower().rstrip("/").rpartition("/")[2]))
+
+
+@cache
+def _on_hub() -> Mapping[str, str]:
+    return {
+        _FURTHER.sub("", name.lower().rpartition("/")[2]): key
+        for key, entry in model_presets().items()
+        for name in entry.get("hub", ())
+    }
 
 
 @cache
 def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
     """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""
     clusters = {}
-    for key, entry in _read("clusters.toml").items():
-        device = dict(device_presets()[entry["device"]])
-        source = f"{entry['source']}. Device: {device.pop('source')}"
-        clusters[key] = {**entry, "name": key, "device": device, "source": source}
+    for key, entry in (each for file in CLUSTER_FILES for each in _read(file).items()):
+        device = described(device_presets()[entry["device"]])
+        source = f"{entry['source']}. Device: {device_presets()[entry['device']]['source']}"
+        names = {**entry.get("names", {}), key: entry["devices_per_node"]}
+        clusters[key] = {**entry, "name": key, "device": device, "source": source, "names": names}
     return clusters
 
 
 @cache
 def device_presets() -> Mapping[str, Mapping[str, Any]]:
     """The devices by name; each mapping describes a DeviceSpec, `source` apart."""
-    return {key: {**entry, "name": key} for key, entry in _read("devices.toml").items()}
+    return {
+        key: {"called": [key.lower().partition("-")[0]], **entry, "name": key}
+        for key, entry in _read("devices.toml").items()
+    }
+
+
+def devices_called(words: str) -> list[str]:
+    """The devices that words of people, drivers and schedulers name, as `called` in devices.toml has it: those of which
+    the most words are there, and of the memory that is said, if any."""
+    said = set(re.findall(r"rtx|[a-z0-9]+", words.lower()))
+    met = {
+        name: max((len(set(each.split())) for each in entry["called"] if set(each.split()) <= said), default=0)
+        for name, entry in device_presets().items()
+    }
+    others = {"laptop", "ti", "super"} & said
+    best = [name for name, count in met.items() if count == max(met.values()) > 0 and not others]
+    return [name for name in best if name.rpartition("-")[2].lower() in said] or best
 
 
 def cluster_of(words: str, nodes: int, devices_per_node: int, memory_bytes: int | None = None) -> dict[str, Any] | None:
     """A spec's `cluster` section for devices by the words of their driver or scheduler ("NVIDIA H100 80GB HBM3",
     "gpu:h100"): a preset with such devices, first of such nodes; None where the words name no known device.
     memory_bytes: of one, which tells devices of one name apart."""
-    named = set(_MODEL.findall(words.lower()))
-    devices = {name: each for name, each in device_presets().items() if name.split("-")[0].lower() in named}
+    devices = devices_called(words)
     known = [(key, each) for key, each in cluster_presets().items() if each["device"]["name"] in devices]
     if not known:
         return None
 
     def distance(entry: tuple[str, Mapping[str, Any]]) -> tuple[int, bool, bool]:
         own = entry[1]["device"]["memory_bytes"]
-        # The larger memory where nothing is said; the vendor's own node before a site's.
+        # The larger memory where nothing is said; the vendor's own node and plain cards before a site's.
         away = abs(own - (memory_bytes or 2**60))
-        return away, entry[1]["devices_per_node"] != devices_per_node, not entry[0].startswith("dgx-")
+        return away, entry[1]["devices_per_node"] != devices_per_node, not entry[0].startswith(("dgx-", "pcie-"))
 
-    return {"preset": min(known, key=distance)[0], "nodes": nodes, "devices_per_node": devices_per_node}
+    return _section(min(known, key=distance)[0], nodes, devices_per_node)
+
+
+def _section(preset: str, nodes: int, devices_per_node: int) -> dict[str, Any]:
+    # Without the preset's modules where such a node has half of one.
+    halved = devices_per_node % cluster_presets()[preset].get("devices_per_module", 1) != 0
+    single = {"devices_per_module": 1, "module_link": None} if halved else {}
+    return {"preset": preset, "nodes": nodes, "devices_per_node": devices_per_node, **single}
+
+
+def cluster_on(words: str) -> dict[str, Any]:
+    """A spec's `cluster` section for what people say: "8xH100", "RTX 4090", "2 x p4d.24xlarge", "dgx-h100". A count is
+    of nodes before the name of a cluster, else of devices. Raises InvalidValue."""
+    text = " ".join(words.lower().split())
+    said = _COUNTED.fullmatch(text)
+    before, name, behind = said.groups() if said else ("", text, "")
+    count, devices = max(1, int(before or behind or 1)), device_presets().values()
+    called = [each for entry in devices for each in entry["called"]]
+    named = {other: (key, each) for key, entry in cluster_presets().items() for other, each in entry["names"].items()}
+    known = next((each for each in (name.removeprefix("standard_"), name.replace(" ", "-")) if each in named), name)
+    if known in named and name not in called:
+        return _section(named[known][0], count, named[known][1])
+    if re.search(r"[+,;&]| and ", name):
+        told = MIXED_CARDS
+    elif section := cluster_of(name, 1, 8):
+        each = min(count, cluster_presets()[section["preset"]]["devices_per_node"])
+        if count % each == 0:
+            return _section(section["preset"], count // each, each)
+        told = f"{section['preset']} has nodes of {each}, of which {count} is no multiple"
+    elif left_out := re.search("gaudi|tpu|trainium|inferentia", name):
+        told = f"{left_out[0]} is left out: meshtune knows devices of NVIDIA, AMD and Intel's Max series"
+    else:
+        told = f"is no device or cluster that meshtune knows; {did_you_mean(name, {*named, *called})}"
+    raise InvalidValue([Problem("", f"{words!r}: {told}")])
 
 
 @cache
@@ -104,8 +151,8 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
 
 def described(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What a preset says of its subject, the source apart."""
-    return {key: value for key, value in entry.items() if key != "source"}
+    """What a preset says of its subject, the source and how people call it apart."""
+    return {key: value for key, value in entry.items() if key not in ("source", "hub", "called", "names")}
 
 
 def _read(name: str) -> dict[str, dict[str, Any]]:
