@@ -37,12 +37,19 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
     states, moment = STATES[recipe.optimizer], framework.moment_bytes
     each = min(moment, states.bits / 8 + _SCALE * states.quantized) if states.bits else moment
     layers = states.values * each
-    if recipe.fused_loss and not framework.kept.loss_chunks:
-        framework = replace(framework, **COMPILED_LOSS, kept=replace(framework.kept, loss_chunks=32))
+    kept = framework.kept
+    if recipe.fused_loss and not kept.loss_chunks:
+        kept = replace(kept, loss_chunks=32)
+    if recipe.fused_loss or recipe.loss_kernel:
+        framework = replace(framework, **COMPILED_LOSS)
+    if recipe.layer_kernels:
+        # Liger-Kernel, ops/rms_norm.py and swiglu.py: the input, and the two inputs beside what the next product reads.
+        kept = replace(kept, norm_bytes=0, swiglu_values=min(3, kept.swiglu_values))
     return replace(
         framework,
         name=f"{framework.name}, {recipe.words}".removesuffix(", "),
         optimizer_bytes=master + layers,
+        kept=kept,
         more_end_bytes=states.end_values * (moment if states.quantized else each) - layers,
         host_optimizer=framework.host_optimizer or recipe.offload is not Offload.NONE,
     )
