@@ -180,7 +180,7 @@ class Recipe(Closed):
             value = getattr(self, name)
             checks.require(value in known, name, f"must be one of {', '.join(map(str, known))}, not {value}")
         fault = f"base_bits({self.base_bits}) needs an adapter: weights of so few bits cannot be trained"
-        checks.require(self.adapter is not None or self.base_bits in (0, 16, 32), "base_bits", fault)
+        checks.require(self.adapter is not None or self.base_bits not in (4, 8), "base_bits", fault)
         for name in ("frozen_layers", "frozen_embedding", "frozen_head"):
             fault = f"{name}({getattr(self, name)}) goes without an adapter, which leaves all of them frozen"
             checks.require(self.adapter is None or not getattr(self, name), name, fault)
