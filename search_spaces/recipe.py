@@ -31,8 +31,8 @@ LINEAR = (Target.Q, Target.K, Target.V, Target.O, Target.GATE, Target.UP, Target
 
 class Optimizer(StrEnum):
     """adamw: one kernel; adamw_foreach: torch's by default, which has the roots of all second moments at once.
-    adamw_16bit: moments in 16 bits beside 32-bit weights. paged_*: bitsandbytes' unified memory, which leaves the device
-    where room is short. muon: AdamW for embedding, norms and head. adafactor: without a first moment."""
+    adamw_16bit: moments in 16 bits beside 32-bit weights. paged_*: bitsandbytes' unified memory, which leaves the
+    device where room is short. muon: AdamW for embedding, norms and head. adafactor: without a first moment."""
 
     ADAMW = "adamw"
     ADAMW_FOREACH = "adamw_foreach"

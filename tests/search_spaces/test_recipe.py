@@ -110,8 +110,6 @@ def test_inputs_of_frozen_products_are_not_kept() -> None:
     def kept(recipe: Recipe, **framework: Any) -> float:
         found = memory_parts(training(recipe, replace(FSDP, **framework)), columns_of([Plan()]), DEFAULTS)
         return float(found[MemoryPart.ACTIVATIONS][0])
-            memory_parts(training(recipe, replace(FSDP, **framework)), plan, DEFAULTS)[MemoryPart.ACTIVATIONS][0]
-        )
 
     attention = Recipe(adapter=Adapter(targets=(Target.Q, Target.K, Target.V), bits=16, copies_inputs=False))
     shared = replace(LORA, adapter=replace(LORA.adapter, copies_inputs=False))
