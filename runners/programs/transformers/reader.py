@@ -11,6 +11,7 @@ from typing import Any
 from meshtune.runners.programs.accelerate.special import YAML_FILE, quoted, read_launcher, words_of
 from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
+from meshtune.runners.programs.deepspeed.options import TABLE as DEEPSPEED
 from meshtune.runners.programs.dialects.base import (
     CannotRead,
     Imported,
@@ -24,6 +25,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import literal, of_plan, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import whole
+from meshtune.runners.programs.plain.script import script_of
 from meshtune.runners.programs.transformers.special import DS_FILE, profile
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program
@@ -46,7 +48,17 @@ def read_launch(launch: Launch) -> Imported:
     reading.table.remark(reading)
     _batch(reading)
     workload = _workload(reading, configs)
-    return reading.imported(workload, space=_space(reading))
+    said = {name: value for name in reading.given if (value := reading.get(name)) is not None}
+    return reading.imported(workload, space=_space(reading), catalogs=_catalogs(reading), given=said)
+
+
+def _catalogs(reading: TrainerReading) -> tuple[str, ...]:
+    """The catalogs of knobs that the program and what shards it have; of a script that may be any, its parser must be
+    known to take the Trainer's arguments."""
+    program = reading.table.lists["program"]
+    parses = reading.variant != "trainer" or re.search(program["parser"], script_of(reading.launch).text)
+    shards = DEEPSPEED.lists["program"] if reading.sharding.settings is not None else {}
+    return tuple(name for of in (program if parses else {}, shards) for name in of.get("catalogs", "").split())
 
 
 def _left(reading: TrainerReading) -> bool:
@@ -239,7 +251,7 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
     said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
     kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
     # What is asked of the plan is open here too.
-    kept |= {name: None for name in kept if reading.is_asked(f"baseline.{name}")}
+    kept |= {name: None for name in kept if f"baseline.{name}" in reading.open}
     return {name: value for name, value in kept.items() if not told.get(name)}
 
 
