@@ -92,7 +92,7 @@ def cluster_of(words: str, nodes: int, devices_per_node: int, memory_bytes: int 
     return {"preset": min(known, key=distance)[0], "nodes": nodes, "devices_per_node": devices_per_node}
 
 
-# Of a catalog's knob what is no part of it: see `ready_values`.
+# Sections of a catalog that are no knobs.
 _OPENING = ("ready", "needs")
 
 
@@ -102,23 +102,15 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     Knob, its name apart."""
     names = sorted(each.name for each in files(__package__).joinpath("knobs").iterdir() if each.name.endswith(".toml"))
     return {
-        catalog: {
-            f"{catalog}_{key}": {name: value for name, value in entry.items() if name not in _OPENING}
-            for key, entry in _read(f"knobs/{catalog}.toml").items()
-        }
+        catalog: {f"{catalog}_{key}": own for key, own in _read(f"knobs/{catalog}.toml").items() if key not in _OPENING}
         for catalog in (name.removesuffix(".toml") for name in names)
     }
 
 
-@cache
-def ready_values(catalog: str) -> Mapping[str, tuple[Sequence[Any], frozenset[str]]]:
-    """Of its knobs that may be opened unasked, the values that leave what is computed as it is, up to rounding, and can
-    do no harm; with what must be there: modules, `cuda`."""
-    return {
-        f"{catalog}_{key}": (entry["ready"], frozenset(entry.get("needs", "").split()))
-        for key, entry in _read(f"knobs/{catalog}.toml").items()
-        if "ready" in entry
-    }
+def opening(catalog: str) -> list[Mapping[str, Any]]:
+    """Of its knobs that may be opened unasked, by key: the values that leave what is computed as it is, up to rounding,
+    and can do no harm; and what must be there for that, modules or `cuda`, as words."""
+    return [_read(f"knobs/{catalog}.toml").get(name, {}) for name in _OPENING]
 
 
 def described(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import weakref
 from collections import Counter
@@ -147,7 +148,7 @@ def main() -> None:
     given = vars(parser.parse_args())
     for case in given.pop("cases"):
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(counted(Path(folder), case, **given)))
+            sys.stdout.write(f"{json.dumps(counted(Path(folder), case, **given))}\n")
 
 
 if __name__ == "__main__":

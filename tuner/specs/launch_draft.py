@@ -22,7 +22,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import cluster_of, cluster_presets
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_document
-from meshtune.tuner.specs.open_knobs import with_open_knobs
+from meshtune.tuner.specs.knobs import with_open_knobs
 
 # Variables that a script reads, and those of libraries that it may use.
 _READ = re.compile(r"""(?:environ(?:\.get)?\s*[\[(]|getenv\()\s*["'](\w+)["']""")

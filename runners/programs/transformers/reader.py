@@ -48,17 +48,16 @@ def read_launch(launch: Launch) -> Imported:
     reading.table.remark(reading)
     _batch(reading)
     workload = _workload(reading, configs)
-    said = {name: value for name in reading.given if (value := reading.get(name)) is not None}
+    said = {name: reading.get(name) for name in reading.given}
     return reading.imported(workload, space=_space(reading), catalogs=_catalogs(reading), given=said)
 
 
 def _catalogs(reading: TrainerReading) -> tuple[str, ...]:
-    """The catalogs of knobs that the program and what shards it have; of a script that may be any, its parser must be
-    known to take the Trainer's arguments."""
-    program = reading.table.lists["program"]
-    parses = reading.variant != "trainer" or re.search(program["parser"], script_of(reading.launch).text)
-    shards = DEEPSPEED.lists["program"] if reading.sharding.settings is not None else {}
-    return tuple(name for of in (program if parses else {}, shards) for name in of.get("catalogs", "").split())
+    """Those of knobs: of the program, where its script is known to read all arguments, and of DeepSpeed's file."""
+    program, shards = reading.table.lists["program"], reading.sharding.settings is not None
+    known = reading.variant != "trainer" or re.search(program["parser"], script_of(reading.launch).text)
+    named = program.get("catalogs", "") if known else ""
+    return (*named.split(), *(DEEPSPEED.words("program.catalogs") if shards else ()))
 
 
 def _left(reading: TrainerReading) -> bool:

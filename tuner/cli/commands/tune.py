@@ -145,6 +145,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
     """What is going to be measured, in a table, and what of it is a guess."""
     from meshtune.search_spaces.columns import code
     from meshtune.search_spaces.knob_values import word
+    from meshtune.search_spaces.knobs import count_with_knobs
     from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
     from meshtune.tuner.campaign.spec import workload_of
     from meshtune.tuner.cli.render.terminal import new_table
@@ -156,7 +157,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
         name: [value for value in values if name not in legal or code(name, value) in legal[name]]
         for name, values in space.dimensions.items()
     }
-    tried |= {knob.name: [*map(word, knob.values)] for knob in space.knobs.searched}
+    tried |= {one.knob.name: [*map(word, one.knob.values)] for one in count_with_knobs(space) if one.layouts}
     batch, plan, model = spec.global_batch_size, spec.baseline, spec.model
     rows = {
         "launch": shlex.join(launch),
