@@ -14,7 +14,7 @@ from meshtune.runners.programs.accelerate.special import Sharding, keeps_stage, 
 from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
-from meshtune.runners.programs.dialects.config_import import flat, mapping_in, read_mapping
+from meshtune.runners.programs.dialects.config_import import at, flat, mapping_in, read_mapping
 from meshtune.runners.programs.named_models import ask_shapes, cached_config, read_shapes
 from meshtune.runners.programs.reading import path_of, truth
 from meshtune.runners.programs.rows import DTYPES, same
@@ -114,7 +114,8 @@ def _of_shipped(reading: TrainerReading, name: str, own: Mapping[str, Any], ship
         told = f"is not there, and is taken for the one of its name that {reading.table.lists['program']['title']} has"
         reading.ask("", f"{name} {file} {told}: is it?")
     if own.get("offloads"):
-        reading.note(f"{reading.written(name)} offloads to the host; it stays so, and predictions do not know it")
+        reading.put("training.offload", own["offloads"], name)
+        reading.note(f"{reading.written(name)} offloads to the host; it stays so")
     if recomputes := own.get("recomputes", False):
         reading.put("recompute", "full", name)
     fixed = bool(own.get("offloads") or recomputes)
@@ -150,7 +151,8 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
 def recomputes_in(config: Mapping[str, Any], reading: TrainerReading, *, offloaded: bool) -> bool:
     """Whether FSDP itself recomputes; with a note where it offloads."""
     if offloaded:
-        reading.note("FSDP offloads to the host; it stays so, and predictions do not know it")
+        reading.fields["training.offload"] = "weights"
+        reading.note("FSDP offloads to the host; it stays so")
     if checkpoints := bool(truth(config.get("activation_checkpointing", False))):
         reading.put("recompute", "full", "--fsdp_config")
     return checkpoints
@@ -179,6 +181,9 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
         "bf16.enabled": None if dtype is None else dtype == "bfloat16",
         "fp16.enabled": None if dtype is None else dtype == "float16",
     }
+    for part, offload in (("param", "weights"), ("optimizer", "optimizer")):
+        if str(at(settings, f"zero_optimization.offload_{part}.device")).lower() != "none":
+            fields.setdefault("training.offload", offload)
     read, ranks = read_settings(settings, of_arguments)
     if ranks is not None:
         # The file keeps it.
@@ -245,24 +250,12 @@ def profile(reading: TrainerReading, framework: str) -> str:
     return framework.format(dtype=reading.fields.get("dtype") or "bfloat16")
 
 
-# Which weights are trained.
-def adapters(reading: TrainerReading) -> None:
-    """LoRA and its kind. TRL's sizes alone do nothing."""
-    none = TABLE.words("adapters.none")
-    named = {each: sorted(filter(reading.has, TABLE.words(f"adapters.{each}"))) for each in ("switches", "sizes")}
-    sizes = named["sizes"] if not named["switches"] and reading.variant != "trl" else []
-    if said := [name for name in named["switches"] or sizes if str(reading.get(name)).lower() not in none]:
-        told = "adapters (LoRA) are trained alone, and predictions count gradients and optimizer of all weights"
-        words = dict.fromkeys((*said, *named["sizes"]))
-        reading.ask("", f"{', '.join(map(reading.written, words))}: {told}: compare memory with a run")
-
-
-def second_model(reading: TrainerReading) -> None:
-    named = sorted(name for name in TABLE.words("second_model.names") if reading.has(name))
-    model = reading.first(TABLE.lists["models"]["names"])
-    if model and re.search(TABLE.lists["second_model"]["models"], str(reading.get(model))):
+def tower(reading: TrainerReading) -> None:
+    """A vision tower, by the model's name; with it the projector and others that scripts name."""
+    named = [name for name in TABLE.words("tower.names") if reading.has(name)]
+    model = reading.first(reading.table.lists["models"]["names"])
+    if model and re.search(TABLE.lists["tower"]["models"], str(reading.get(model))):
         named.append(model)
-    match = re.search(TABLE.lists["second_model"]["script"], f" {reading.launch.script} ")
-    if said := ", ".join(map(reading.written, named)) or (match and reading.launch.script):
-        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count"
-        reading.ask("", f"{said}: {told} one model and micro_batch_size sequences: compare memory with a run")
+    if named:
+        told = "a tower beside the decoder, of a size not known here: write model.tower_parameters"
+        reading.ask("", f"{', '.join(map(reading.written, sorted(named)))}: {told}")
