@@ -26,6 +26,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Plan, Recompute, Schedule, Selective
+from meshtune.search_spaces.recipe import PLAIN, Offload, Optimizer, Recipe, Target
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1
@@ -217,6 +218,7 @@ class TrainerJob(TrainerOptions):
     name: str
     model: ModelSpec
     plan: Plan
+    recipe: Recipe = PLAIN
     device: DeviceKind = DeviceKind.CPU
     seed: int = 0
     knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
@@ -262,7 +264,47 @@ def require_supported(job: TrainerJob) -> None:
     _check_shapes(job, checks)
     _check_pipeline(job, checks)
     _check_experts(job, checks)
+    for name, problem in recipe_obstacles(job.recipe, job.model, job):
+        checks.require(False, f"recipe.{name}", problem)
     checks.done()
+
+
+def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) -> list[tuple[str, str]]:
+    """What of a recipe the trainer does not run, by its key, and why."""
+    adapter, bits = recipe.adapter, 32 if options.dtype is Dtype.FLOAT32 else 16
+    own = f"frozen weights are in {options.dtype}, which the trainer computes in"
+    base = 16 if adapter and not recipe.base_bits else recipe.base_bits or bits
+    rules = "it moves parts of flat buffers, by adamw or sgd"
+    loops = "its loop has one model, on synthetic rows of seq_len tokens"
+    found = [
+        ("base_bits", f"{own}: give {bits}", base != bits),
+        ("plain_bits", f"{own}: give {bits}", (recipe.plain_bits or base) != bits),
+        ("optimizer", f"{recipe.optimizer}: {rules}", recipe.optimizer not in (Optimizer.ADAMW, Optimizer.SGD)),
+        ("offload", "it keeps everything on the device", recipe.offload is not Offload.NONE),
+        ("offload_activations", "it keeps everything on the device", recipe.offload_activations),
+        ("trained_tower", "its model has no tower", recipe.trained_tower),
+        ("rows_per_sample", loops, recipe.rows_per_sample > 1),
+        ("beside", loops, bool(recipe.beside)),
+        ("mean_tokens", loops, recipe.mean_tokens > 0),
+        ("frozen_layers", f"the model has {model.layers} layers", recipe.frozen_layers > model.layers),
+    ]
+    if model.tied_head:
+        problem = "a tied head is the embedding, and both are frozen or none"
+        found.append(("frozen_head", problem, recipe.frozen_head != recipe.frozen_embedding))
+    if recipe.frozen_layers >= model.layers and recipe.frozen_embedding and recipe.frozen_head:
+        found.append(("frozen_layers", "nothing is left to train", True))
+    if adapter is not None:
+        joint = "adapters of experts are none of its products"
+        found += [
+            ("adapter.dora", "its adapters have no magnitudes", adapter.dora),
+            ("adapter.dropout", "its adapters drop nothing", adapter.dropout > 0),
+            ("adapter.bits", "adapters have float32 masters beside the model's format: give 32", adapter.bits != 32),
+            ("adapter.copies_inputs", "products of one input share it: give false", adapter.copies_inputs),
+            ("adapter.targets", joint, Target.EXPERTS in adapter.targets and model.experts > 0),
+        ]
+    if recipe != PLAIN and options.float8:
+        found.append(("adapter", "float8 goes without a recipe", True))
+    return [(name, problem) for name, problem, refused in found if refused]
 
 
 def _check_features(job: TrainerJob, checks: Checks) -> None:
