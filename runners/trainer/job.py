@@ -24,7 +24,7 @@ from meshtune.search_spaces.checks import (
 )
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Plan, Recompute, Schedule, Selective
 from meshtune.search_spaces.recipe import PLAIN, Offload, Optimizer, Recipe, Target
 
@@ -295,12 +295,16 @@ def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) 
         found.append(("frozen_layers", "nothing is left to train", True))
     if adapter is not None:
         joint = "adapters of experts are none of its products"
+        gated = model.activation is Activation.SWIGLU
+        block = () if model.experts else (*(Target.GATE,) * gated, Target.UP, Target.DOWN)
+        known = {Target.Q, Target.K, Target.V, Target.O, *block}
         found += [
             ("adapter.dora", "its adapters have no magnitudes", adapter.dora),
             ("adapter.dropout", "its adapters drop nothing", adapter.dropout > 0),
             ("adapter.bits", "adapters have float32 masters beside the model's format: give 32", adapter.bits != 32),
             ("adapter.copies_inputs", "products of one input share it: give false", adapter.copies_inputs),
             ("adapter.targets", joint, Target.EXPERTS in adapter.targets and model.experts > 0),
+            ("adapter.targets", "the model has no such products", known.isdisjoint(adapter.targets)),
         ]
     if recipe != PLAIN and options.float8:
         found.append(("adapter", "float8 goes without a recipe", True))
