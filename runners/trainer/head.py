@@ -97,8 +97,6 @@ class Head(nn.Linear):
         # Two functions: a split backward pass runs the one without the other, and torch before 2.13 splits only at a
         # node of its own, such as their sum.
         of_hidden: Tensor = _Known.apply(hidden, loss, by_hidden)  # type: ignore[no-untyped-call]
-        if not self.weight.requires_grad:
-            return of_hidden
         of_weight: Tensor = _Known.apply(self.weight, torch.zeros_like(loss), by_weight)  # type: ignore[no-untyped-call]
         return of_hidden + of_weight
 
