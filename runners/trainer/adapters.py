@@ -42,7 +42,7 @@ def is_trained(recipe: Recipe, name: str) -> bool:
     """Whether the recipe trains the parameter of this name."""
     part, _, rest = name.partition(".")
     if recipe.adapter is not None:
-        return ".adapters." in name or (recipe.trained_ends and part in ("embedding", "head"))
+        return ".adapters." in name or (recipe.trained_ends and part != "layers")
     if part == "layers":
         return int(rest.partition(".")[0]) >= recipe.frozen_layers
     return not (recipe.frozen_embedding if part in ("embedding", "position") else recipe.frozen_head)

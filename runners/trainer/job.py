@@ -302,7 +302,6 @@ def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) 
             ("adapter.dora", "its adapters have no magnitudes", adapter.dora),
             ("adapter.dropout", "its adapters drop nothing", adapter.dropout > 0),
             ("adapter.bits", "adapters have float32 masters beside the model's format: give 32", adapter.bits != 32),
-            ("adapter.copies_inputs", "products of one input share it: give false", adapter.copies_inputs),
             ("adapter.targets", joint, Target.EXPERTS in adapter.targets and model.experts > 0),
             ("adapter.targets", "the model has no such products", known.isdisjoint(adapter.targets)),
         ]

@@ -112,10 +112,11 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def torch_rule(rule: Rule, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
-    """groups: of parameters; of a stage that is frozen none."""
-    kind: Any = torch.optim.SGD if rule is Rule.SGD else torch.optim.AdamW
-    moved: torch.optim.Optimizer = kind(groups or [{"params": []}], lr=learning_rate, fused=True)
-    return moved
+    """groups: of parameters; of a stage that is frozen none. torch's fused SGD takes no tensors of FSDP2."""
+    groups = groups or [{"params": []}]
+    if rule is Rule.SGD:
+        return torch.optim.SGD(groups, lr=learning_rate)
+    return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
 
 
 def sum_together(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
@@ -281,8 +282,8 @@ class FlatAdamW:
             *([parameter] for parameter in parameters if parameter in late),
         ]
         # So that every bucket begins where torch's grouped products can read it, and has equal parts.
-        first = parameters[0] if parameters else torch.zeros(0)  # of a stage that is frozen
-        whole = lcm(count, ALIGNMENT_BYTES // first.element_size())
+        like = parameters[0] if parameters else torch.zeros(0)  # of a stage that is frozen
+        whole = lcm(count, ALIGNMENT_BYTES // like.element_size())
         total, spans = 0, []
         for group in groups:
             start = total
@@ -291,7 +292,7 @@ class FlatAdamW:
                 total += parameter.numel()
             total += -total % whole
             spans.append(slice(start, total))
-        self._weights = torch.zeros(total, dtype=first.dtype, device=first.device)
+        self._weights = torch.zeros(total, dtype=like.dtype, device=like.device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
         for parameter in parameters:
             self._adopt(parameter)
