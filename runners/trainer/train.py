@@ -178,8 +178,8 @@ def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sha
             imbalance=job.imbalance,
             rows=spec.vocab_rows(plan.tp) * plan.tp,
         )
-    if job.recipe.adapter is not None:
-        model.adapt(job.recipe.adapter)
+        if job.recipe.adapter is not None:
+            model.adapt(job.recipe.adapter)
     if mesh.experts is not None:
         for mixture in model.mixtures():
             mixture.peers = mesh.experts.ep.get_group()
