@@ -26,7 +26,7 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Plan, Recompute, Schedule, Selective
-from meshtune.search_spaces.recipe import PLAIN, Offload, Optimizer, Recipe, Target
+from meshtune.search_spaces.recipe import PLAIN, Offload, Optimizer, Recipe
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1
@@ -272,41 +272,34 @@ def require_supported(job: TrainerJob) -> None:
 def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) -> list[tuple[str, str]]:
     """What of a recipe the trainer does not run, by its key, and why."""
     adapter, bits = recipe.adapter, 32 if options.dtype is Dtype.FLOAT32 else 16
-    own = f"frozen weights are in {options.dtype}, which the trainer computes in"
-    base = 16 if adapter and not recipe.base_bits else recipe.base_bits or bits
-    rules = "it moves parts of flat buffers, by adamw or sgd"
-    loops = "its loop has one model, on synthetic rows of seq_len tokens"
+    own = f"frozen weights are in {options.dtype}, which the trainer computes in: give {bits}"
+    base = recipe.base_bits or (16 if adapter else bits)
+    ends = recipe.frozen_embedding, recipe.frozen_head
     found = [
-        ("base_bits", f"{own}: give {bits}", base != bits),
-        ("plain_bits", f"{own}: give {bits}", (recipe.plain_bits or base) != bits),
-        ("optimizer", f"{recipe.optimizer}: {rules}", recipe.optimizer not in (Optimizer.ADAMW, Optimizer.SGD)),
-        ("offload", "it keeps everything on the device", recipe.offload is not Offload.NONE),
-        ("offload_activations", "it keeps everything on the device", recipe.offload_activations),
+        ("base_bits", own, base != bits),
+        ("plain_bits", own, (recipe.plain_bits or base) != bits),
+        ("optimizer", "it has adamw and sgd", recipe.optimizer not in (Optimizer.ADAMW, Optimizer.SGD)),
+        ("offload", "it keeps all on the device", recipe.offload is not Offload.NONE),
+        ("offload_activations", "it keeps all on the device", recipe.offload_activations),
         ("trained_tower", "its model has no tower", recipe.trained_tower),
-        ("rows_per_sample", loops, recipe.rows_per_sample > 1),
-        ("beside", loops, bool(recipe.beside)),
-        ("mean_tokens", loops, recipe.mean_tokens > 0),
+        ("rows_per_sample", "its samples are rows", recipe.rows_per_sample > 1),
+        ("beside", "its model is alone", bool(recipe.beside)),
+        ("mean_tokens", "its rows have seq_len tokens", recipe.mean_tokens > 0),
         ("frozen_layers", f"the model has {model.layers} layers", recipe.frozen_layers > model.layers),
+        ("frozen_layers", "nothing is left to train", recipe.frozen_layers >= model.layers and all(ends)),
+        ("frozen_head", "a tied head is the embedding: freeze both or none", model.tied_head and ends[0] != ends[1]),
     ]
-    if model.tied_head:
-        problem = "a tied head is the embedding, and both are frozen or none"
-        found.append(("frozen_head", problem, recipe.frozen_head != recipe.frozen_embedding))
-    if recipe.frozen_layers >= model.layers and recipe.frozen_embedding and recipe.frozen_head:
-        found.append(("frozen_layers", "nothing is left to train", True))
     if adapter is not None:
-        joint = "adapters of experts are none of its products"
-        gated = model.activation is Activation.SWIGLU
-        block = () if model.experts else (*(Target.GATE,) * gated, Target.UP, Target.DOWN)
-        known = {Target.Q, Target.K, Target.V, Target.O, *block}
+        absent = {"experts", *("gate", "up", "down") * (model.experts > 0)}
+        absent |= set() if model.activation is Activation.SWIGLU else {"gate"}
         found += [
             ("adapter.dora", "its adapters have no magnitudes", adapter.dora),
             ("adapter.dropout", "its adapters drop nothing", adapter.dropout > 0),
-            ("adapter.bits", "adapters have float32 masters beside the model's format: give 32", adapter.bits != 32),
-            ("adapter.targets", joint, Target.EXPERTS in adapter.targets and model.experts > 0),
-            ("adapter.targets", "the model has no such products", known.isdisjoint(adapter.targets)),
+            ("adapter.bits", "its adapters have float32 masters: give 32", adapter.bits != 32),
+            ("adapter.targets", "its experts have no adapters", bool(model.experts) and "experts" in adapter.targets),
+            ("adapter.targets", "the model has none of these products", absent.issuperset(adapter.targets)),
         ]
-    if recipe != PLAIN and options.float8:
-        found.append(("adapter", "float8 goes without a recipe", True))
+    found.append(("adapter", "float8 goes without a recipe", options.float8 and recipe != PLAIN))
     return [(name, problem) for name, problem, refused in found if refused]
 
 

@@ -165,13 +165,15 @@ class Layer(nn.Module):
         self.feed_forward_norm = build_norm(spec)
         self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
-    def adapt(self, spec: ModelSpec, adapter: Adapter) -> None:
+    def adapt(self, spec: ModelSpec, adapter: Adapter | None) -> None:
+        if adapter is None:
+            return
         shapes = {"q": (spec.hidden, spec.query_width), "k": (spec.hidden, spec.kv_width)}
         shapes |= {"v": shapes["k"], "o": (spec.query_width, spec.hidden)}
         if isinstance(self.feed_forward, FeedForward):
             shapes |= {name: (spec.hidden, spec.ffn) for name in self.feed_forward.joined}
             shapes |= {"down": (spec.ffn, spec.hidden)}
-        own = {name: LowRank(*shape, adapter.rank) for name, shape in shapes.items() if name in adapter.targets}
+        own = {target: LowRank(*shapes[target], adapter.rank) for target in adapter.targets if target in shapes}
         self.adapters = nn.ModuleDict(own)
         self.attention.adapters = self.feed_forward.adapters = own
 
@@ -261,9 +263,8 @@ class Transformer(nn.Module):
         self.await_weights: Callable[[nn.Module], None] = lambda _: None
         self.tie()
 
-    def adapt(self, adapter: Adapter) -> None:
-        for layer in self.layer_list():
-            layer.adapt(self.spec, adapter)
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, weight) for name, weight in self.named_parameters() if weight.requires_grad]
 
     def freeze(self, recipe: Recipe, dtype: torch.dtype) -> None:
         """Keep in `dtype`, and without gradients, what is not trained."""

@@ -178,8 +178,8 @@ def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sha
             imbalance=job.imbalance,
             rows=spec.vocab_rows(plan.tp) * plan.tp,
         )
-        if job.recipe.adapter is not None:
-            model.adapt(job.recipe.adapter)
+        for layer in model.layer_list():
+            layer.adapt(spec, job.recipe.adapter)
     if mesh.experts is not None:
         for mixture in model.mixtures():
             mixture.peers = mesh.experts.ep.get_group()
@@ -213,13 +213,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
-    named = [
-        (weight, name in model.partial_gradients)
-        for model in models
-        for name, weight in model.named_parameters()
-        if weight.requires_grad
-    ]
-    parameters, partly = [weight for weight, _ in named], [weight for weight, partial in named if partial]
+    parameters = [weight for model in models for _, weight in model.trained()]
+    partly = [weight for model in models for name, weight in model.trained() if name in model.partial_gradients]
     if sharding is not Sharding.FLAT:
         peers = mesh.tp.get_group()
         rule = job.recipe.optimizer
@@ -332,9 +327,7 @@ class Trainer:
         shares = [torch.zeros((), dtype=torch.float64, device=self._device)]  # a stage may be frozen
         for model in self._models:
             tied = model.shared_with_another_stage()
-            for name, weight in model.named_parameters():
-                if not weight.requires_grad:
-                    continue
+            for name, weight in model.trained():
                 part, replicas = self.optimizer.reduced(weight)
                 copies = replicas * (1 if name in model.cuts else self._job.plan.tp) * (2 if weight is tied else 1)
                 shares.append(torch.linalg.vector_norm(part).double().square() / copies)
