@@ -17,8 +17,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 # "8 x H100", "8 H100", "H100 x8", "h100:8".
 _COUNTED = re.compile(r"(?:(\d+)(?: ?[x*\u00d7] ?|(?<!\d{4}) (?=[a-z])))?(.*?)(?:(?: x ?| ?[*:\u00d7] ?)(\d+))?")
 MIXED_CARDS = (
-    "cards of several kinds: a plan needs equal ones: leave the small card out (CUDA_VISIBLE_DEVICES=...), or count "
-    "all as the smallest"
+    "cards of several kinds: leave the small card out (CUDA_VISIBLE_DEVICES=...), or count all as the smallest"
 )
 
 
