@@ -15,17 +15,16 @@ from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import at, flat, mapping_in, read_mapping
-from meshtune.runners.programs.named_models import ask_shapes, cached_config, read_shapes
+from meshtune.runners.programs.named_models import ask_shapes, config_named, read_shapes
 from meshtune.runners.programs.reading import path_of, truth
 from meshtune.runners.programs.rows import DTYPES, same
-from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
+from meshtune.runners.programs.transformers.config_json import DECODERS, FAMILIES, OTHERS, SHAPE_OF, read_config
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading
 from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import InvalidValue, raising
 
 DS_FILE = "ds_config.json"
 _STAGE = "baseline.zero_stage"
-_DECODERS = "meshtune knows decoder-only transformers alone"
 _MIXED = next(row for row in ACCELERATE.rows if row.field == "dtype")
 
 
@@ -34,15 +33,13 @@ def shapes(reading: TrainerReading) -> None:
     """By the file of the model that the arguments name, or a preset. Raises CannotRead for a model that is no
     decoder-only transformer."""
     names = reading.table.lists["models"]["names"]
-    files, value = reading.launch.files, str(reading.get(reading.first(names))).rstrip("/")
-    text = files.get(f"{value}/config.json", files.get(value if value.endswith(".json") else "")) or cached_config(
-        value
-    )
-    others = TABLE.words("models.others") & set(value.lower().rpartition("/")[2].split("-"))
+    value = str(reading.get(reading.first(names))).rstrip("/")
+    text = config_named(value, reading.launch.files)
+    others = OTHERS & set(value.lower().rpartition("/")[2].split("-"))
     if text:
         reading.fields |= flat({"model": _of_file(reading, text, f"{value}/config.json")})
     elif others:
-        raise CannotRead(f"{reading.place}: {as_written(value)} is a model of {min(others)}; {_DECODERS}")
+        raise CannotRead(f"{reading.place}: {as_written(value)} is a model of {min(others)}; {DECODERS}")
     else:
         read_shapes(reading, {"names": names})
 
@@ -57,8 +54,8 @@ def _of_file(reading: TrainerReading, text: str, name: str) -> dict[str, Any]:
         except InvalidValue as error:
             for problem in error.problems:
                 reading.ask(f"model.{SHAPE_OF.get(problem.path, 'layers')}", f"{name}: {problem}")
-    elif any(other in str(kind).lower() for other in TABLE.words("models.others")):
-        raise CannotRead(f"{name} is a model of {kind}; {_DECODERS}")
+    elif any(other in str(kind).lower() for other in OTHERS):
+        raise CannotRead(f"{name} is a model of {kind}; {DECODERS}")
     else:
         ask_shapes(reading, f"{name} has model_type {shown(kind)}; known are {', '.join(FAMILIES)}")
     return {}
