@@ -83,8 +83,8 @@ def draft_launch(
         own = {**_variables(document["workload"], environment), **document["workload"].get("env", {})}
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
     section = answers.get("cluster", document["cluster"])
-    own = section if isinstance(section, Mapping) else {"preset": section}
-    device = cluster_presets().get(str(own.get("preset")), own).get("device")
+    named = section if isinstance(section, Mapping) else {"preset": section}
+    device = cluster_presets().get(str(named.get("preset")), named).get("device")
     document = with_open_knobs(document, imported, cuda=isinstance(device, Mapping) and device.get("kind") == "cuda")
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}
