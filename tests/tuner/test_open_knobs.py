@@ -182,7 +182,7 @@ def test_a_file_of_deepspeed_opens_its_buckets_but_for_what_is_filled_in_by_the_
     zero = {"stage": 2, "reduce_bucket_size": 300000000, "overlap_comm": True, "stage3_prefetch_bucket_size": "auto"}
     file = {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": True}, "zero_optimization": zero}
     (folder / "ds.json").write_text(json.dumps(file))
-    found = opened(drafted(f"{TRAINER} --deepspeed ds.json"))
+    found = opened(drafted(f"{TRAINER} --deepspeed ds.json", GPU))
     assert found["deepspeed_reduce_bucket_size"].default == 300000000
     assert found["deepspeed_overlap_comm"].default is True
     assert "deepspeed_prefetch_bucket_size" not in found
