@@ -165,17 +165,15 @@ class Layer(nn.Module):
         self.feed_forward_norm = build_norm(spec)
         self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
 
-    def adapt(self, spec: ModelSpec, adapter: Adapter | None) -> None:
-        if adapter is None:
-            return
-        shapes = {"q": (spec.hidden, spec.query_width), "k": (spec.hidden, spec.kv_width)}
-        shapes |= {"v": shapes["k"], "o": (spec.query_width, spec.hidden)}
+    def adapt(self, spec: ModelSpec, adapter: Adapter) -> None:
+        shapes = {"q": (spec.hidden, spec.query_width), "o": (spec.query_width, spec.hidden)}
+        shapes |= dict.fromkeys("kv", (spec.hidden, spec.kv_width))
         if isinstance(self.feed_forward, FeedForward):
-            shapes |= {name: (spec.hidden, spec.ffn) for name in self.feed_forward.joined}
+            shapes |= dict.fromkeys(self.feed_forward.joined, (spec.hidden, spec.ffn))
             shapes |= {"down": (spec.ffn, spec.hidden)}
-        own = {target: LowRank(*shapes[target], adapter.rank) for target in adapter.targets if target in shapes}
+        own = {str(one): LowRank(*shapes[one], adapter.rank) for one in adapter.targets if one in shapes}
         self.adapters = nn.ModuleDict(own)
-        self.attention.adapters = self.feed_forward.adapters = own
+        self.attention.adapters, self.feed_forward.adapters = own, own
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(x) if self.compiled is None else self.compiled(x)

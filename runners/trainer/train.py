@@ -178,8 +178,9 @@ def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sha
             imbalance=job.imbalance,
             rows=spec.vocab_rows(plan.tp) * plan.tp,
         )
-        for layer in model.layer_list():
-            layer.adapt(spec, job.recipe.adapter)
+        if adapter := job.recipe.adapter:
+            for layer in model.layer_list():
+                layer.adapt(spec, adapter)
     if mesh.experts is not None:
         for mixture in model.mixtures():
             mixture.peers = mesh.experts.ep.get_group()
@@ -217,8 +218,7 @@ def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], 
     partly = [weight for model in models for name, weight in model.trained() if name in model.partial_gradients]
     if sharding is not Sharding.FLAT:
         peers = mesh.tp.get_group()
-        rule = job.recipe.optimizer
-        return ShardedAdamW(parameters, job.learning_rate, partial_gradients=partly, peers=peers, rule=rule)
+        return ShardedAdamW(parameters, job.learning_rate, job.recipe.optimizer, partial_gradients=partly, peers=peers)
     flat = partial(
         FlatAdamW,
         learning_rate=job.learning_rate,

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from meshtune.runners.trainer.adapters import is_trained
 from meshtune.runners.trainer.exact import exact_peak
-from meshtune.runners.trainer.job import TrainerJob, require_supported
+from meshtune.runners.trainer.job import require_supported
 from meshtune.runners.trainer.model import Transformer
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.model import ModelSpec
@@ -81,7 +80,8 @@ def kept_bytes(*targets: str) -> int:
     """What a frozen layer keeps of 3 sequences for the backward pass, beside weights."""
     with torch.device("cpu"):
         model = Transformer(MODEL)
-    model.layer_list()[0].adapt(MODEL, Adapter(rank=RANK, targets=targets) if targets else None)
+    if targets:
+        model.layer_list()[0].adapt(MODEL, Adapter(rank=RANK, targets=targets))
     model.freeze(Recipe(adapter=ADAPTER), torch.float32)
     for weight in model.parameters():
         nn.init.ones_(weight)

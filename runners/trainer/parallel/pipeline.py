@@ -105,8 +105,7 @@ class Pipeline:
 
 
 def _with_gradient(_: nn.Module, __: object, output: Tensor) -> Tensor:
-    """Let the next stage's input have a gradient, though nothing before it is trained: torch's split backward pass
-    finds weights by it."""
+    """Let the next stage's input have a gradient, by which torch's split backward pass finds weights."""
     return output if output.requires_grad else output.detach().requires_grad_()
 
 

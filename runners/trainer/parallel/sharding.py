@@ -112,8 +112,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def torch_rule(rule: Rule, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
-    """groups: of parameters; of a stage that is frozen none. torch's fused SGD takes no tensors of FSDP2."""
-    groups = groups or [{"params": []}]
+    """groups: of parameters; of a stage that is frozen an empty one. torch's fused SGD takes no tensors of FSDP2."""
     if rule is Rule.SGD:
         return torch.optim.SGD(groups, lr=learning_rate)
     return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
@@ -138,19 +137,18 @@ class ShardedAdamW:
         self,
         parameters: Sequence[nn.Parameter],
         learning_rate: float,
+        rule: Rule,
         *,
         partial_gradients: Sequence[nn.Parameter],
         peers: dist.ProcessGroup,
-        rule: Rule = Rule.ADAMW,
     ) -> None:
         self._partial_gradients, self._peers = partial_gradients, peers
         # One fused update takes parameters of one mesh only: dense ones and experts lie on others.
-        groups: dict[object, list[nn.Parameter]] = {}
+        groups: dict[object, list[nn.Parameter]] = {None: []}
         for parameter in parameters:
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             groups.setdefault(mesh, []).append(parameter)
-        parts = [{"params": group} for group in groups.values()]
-        self._rule = torch_rule(rule, parts, learning_rate)
+        self._rule = torch_rule(rule, [{"params": group} for group in groups.values()], learning_rate)
 
     def begin_step(self) -> None:
         self._rule.zero_grad()
