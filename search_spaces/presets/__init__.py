@@ -141,7 +141,9 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     Knob, its name apart."""
     names = sorted(each.name for each in files(__package__).joinpath("knobs").iterdir() if each.name.endswith(".toml"))
     return {
-        catalog: {f"{catalog}_{key}": own for key, own in _read(f"{catalog}.toml", "knobs").items() if key not in _OPENING}
+        catalog: {
+            f"{catalog}_{key}": own for key, own in _read(f"{catalog}.toml", "knobs").items() if key not in _OPENING
+        }
         for catalog in (name.removesuffix(".toml") for name in names)
     }
 
