@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshtune.search_spaces.checks import Chance, Checks, Closed, Count, StrEnum, Whole
+from meshtune.search_spaces.checks import Chance, Checks, Closed, Count, Natural, StrEnum, Whole
 
 
 class Target(StrEnum):
@@ -127,7 +127,7 @@ class Companion(Closed):
 
     role: Role
     # 0: as many as the trained model has.
-    parameters: Count = 0
+    parameters: Natural = 0
     # Of its weights; 0: it is the trained model without its adapter, or its answers were stored: no weights.
     bits: Count = 16
     # It has a forward pass, which stored answers do without.

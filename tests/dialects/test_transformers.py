@@ -376,13 +376,15 @@ def test_settings_of_accelerate_that_trl_names(name, stage, ranks):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--use_peft --lora_r 16 --lora_alpha 8", "--use_peft, --lora_alpha 8, --lora_r 16: adapters"),
-        ("--lora_r 16 --lora_alpha 8", "--lora_alpha 8, --lora_r 16: adapters"),
+        ("--use_peft --lora_r 16 --lora_alpha 8", "adapters of q v: no word names others"),
+        ("--lora_r 16 --lora_alpha 8", "adapters of q v: no word names others"),
+        ("--lora_r 16 --lora_target_modules q_proj v_proj", ""),
         ("--use_lora False --lora_r 16", ""),
+        ("--tuner_type ia3", "adapters of another kind than LoRA"),
         ("--finetuning_type full", ""),
         ("--load_in_4bit True --load_in_8bit False", "--load_in_4bit True: the base model"),
         ("--freeze_vit true --freeze_llm false", "--freeze_vit true: not all weights"),
-        ("--ref_model other", "--ref_model other: a second model"),
+        ("--ref_model ./llama", "--ref_model ./llama: taken for dpo"),
         ("--packing", "--packing: a row holds"),
         ("--packing false", ""),
     ],

@@ -7,6 +7,7 @@ A case is a folder with the files of a user, written for this test in the manner
     source:   the arguments of `meshtune import`
     baseline, model:   values that a careful engineer reads off the files, by key; see below
     global_batch_size, nodes, devices_per_node, dtype, workload (its kind):   likewise
+    training: what is trained, the whole section
     runner:   options of the scheduler, by key
     questions:  what must be asked: a key of the spec, or a part of the question's text
     may_ask:  parts of further questions that are in order
@@ -41,7 +42,7 @@ from meshtune.tuner.specs.read import read_spec
 CASES = Path(__file__).parents[1] / "import_corpus" / "cases"
 _KEYS = {
     *("about", "family", "source", "baseline", "model", "global_batch_size", "nodes", "devices_per_node", "dtype"),
-    *("workload", "runner", "questions", "may_ask", "mentions", "absent", "refused", "may_refuse"),
+    *("workload", "training", "runner", "questions", "may_ask", "mentions", "absent", "refused", "may_refuse"),
 }
 # What a refusal tells people to do next: a command of ours, an option of one, or the workload that takes any program.
 _NEXT = re.compile(
