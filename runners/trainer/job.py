@@ -273,11 +273,10 @@ def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) 
     """What of a recipe the trainer does not run, by its key, and why."""
     adapter, bits = recipe.adapter, 32 if options.dtype is Dtype.FLOAT32 else 16
     own = f"frozen weights are in {options.dtype}, which the trainer computes in: give {bits}"
-    base = recipe.base_bits or (16 if adapter else bits)
     ends = recipe.frozen_embedding, recipe.frozen_head
     found = [
-        ("base_bits", own, base != bits),
-        ("plain_bits", own, (recipe.plain_bits or base) != bits),
+        ("base_bits", own, (recipe.base_bits or (16 if adapter else bits)) != bits),
+        ("plain_bits", own, recipe.plain_bits not in (0, bits)),
         ("optimizer", "it has adamw and sgd", recipe.optimizer not in (Optimizer.ADAMW, Optimizer.SGD)),
         ("offload", "it keeps all on the device", recipe.offload is not Offload.NONE),
         ("offload_activations", "it keeps all on the device", recipe.offload_activations),
