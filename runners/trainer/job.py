@@ -284,7 +284,6 @@ def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) 
         ("rows_per_sample", "its samples are rows", recipe.rows_per_sample > 1),
         ("beside", "its model is alone", bool(recipe.beside)),
         ("mean_tokens", "its rows have seq_len tokens", recipe.mean_tokens > 0),
-        ("frozen_layers", f"the model has {model.layers} layers", recipe.frozen_layers > model.layers),
         ("frozen_layers", "nothing is left to train", recipe.frozen_layers >= model.layers and all(ends)),
         ("frozen_head", "a tied head is the embedding: freeze both or none", model.tied_head and ends[0] != ends[1]),
     ]
