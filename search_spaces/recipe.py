@@ -109,6 +109,7 @@ class Adapter(Closed):
     targets: tuple[Target, ...] = LINEAR
     # Weight-decomposed (DoRA, Liu et al. 2024): a magnitude per output.
     dora: bool = False
+    # Share of each input's values that are dropped on their way to the adapter.
     dropout: Chance = 0.0
     # Of the adapter's weights; PEFT has 32 whatever the base model has, unless told otherwise.
     bits: Whole = 32
@@ -155,6 +156,7 @@ class Recipe(Closed):
     frozen_head: bool = False
     # A tower beside the decoder (`model.tower_parameters`) is trained, too.
     trained_tower: bool = False
+    # What moves the trained weights.
     optimizer: Optimizer = Optimizer.ADAMW
     # The host's memory holds `optimizer` states, or all `weights` as well.
     offload: Offload = Offload.NONE

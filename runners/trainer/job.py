@@ -273,11 +273,10 @@ def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) 
     """What of a recipe the trainer does not run, by its key, and why."""
     adapter, bits = recipe.adapter, 32 if options.dtype is Dtype.FLOAT32 else 16
     own = f"frozen weights are in {options.dtype}, which the trainer computes in: give {bits}"
-    base = recipe.base_bits or (16 if adapter else bits)
     ends = recipe.frozen_embedding, recipe.frozen_head
     found = [
-        ("base_bits", own, base != bits),
-        ("plain_bits", own, (recipe.plain_bits or base) != bits),
+        ("base_bits", own, (recipe.base_bits or (16 if adapter else bits)) != bits),
+        ("plain_bits", own, recipe.plain_bits not in (0, bits)),
         ("optimizer", "it has adamw and sgd", recipe.optimizer not in (Optimizer.ADAMW, Optimizer.SGD)),
         ("offload", "it keeps all on the device", recipe.offload is not Offload.NONE),
         ("offload_activations", "it keeps all on the device", recipe.offload_activations),
@@ -285,7 +284,6 @@ def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) 
         ("rows_per_sample", "its samples are rows", recipe.rows_per_sample > 1),
         ("beside", "its model is alone", bool(recipe.beside)),
         ("mean_tokens", "its rows have seq_len tokens", recipe.mean_tokens > 0),
-        ("frozen_layers", f"the model has {model.layers} layers", recipe.frozen_layers > model.layers),
         ("frozen_layers", "nothing is left to train", recipe.frozen_layers >= model.layers and all(ends)),
         ("frozen_head", "a tied head is the embedding: freeze both or none", model.tied_head and ends[0] != ends[1]),
     ]

@@ -23,6 +23,7 @@ from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.recipe import PLAIN, Adapter, Recipe
 
 MODEL = ModelSpec(name="m", layers=4, hidden=512, heads=8, ffn=2048, vocab=1024, seq_len=256)
 LINK = LinkSpec(latency_s=1e-5, bandwidth_bytes_per_s=1e10)
@@ -234,3 +235,17 @@ def test_effects_of_what_is_no_knob_or_no_value_are_refused():
 def test_an_effect_is_a_positive_factor(effect):
     with pytest.raises(InvalidValue, match=r"effects\.fast\.true"):
         SimulatedWorkload({"effects": {"fast": {True: effect}}})
+
+
+def test_a_job_obeys_the_recipe_and_another_recipe_is_another_training_code(lab):
+    def job(recipe):
+        spec = lab.workload.materialize(
+            "t", MODEL, PLAN, CLUSTER, lab.folder / "t", seed=0, time_limit_s=1e6, recipe=recipe
+        )
+        return parse_job(spec.files[JOB_FILE])
+
+    frozen = Recipe(adapter=Adapter(rank=4), base_bits=4, optimizer="adamw_8bit")
+    plain, adapted = job(PLAIN), job(frozen)
+    assert (plain.training.recipe, adapted.training.recipe) == (PLAIN, frozen)
+    assert adapted.training.framework.name != plain.training.framework.name
+    assert adapted.training.framework.optimizer_bytes != plain.training.framework.optimizer_bytes

@@ -22,10 +22,19 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.recipe import Adapter, Recipe
 from meshtune.search_spaces.space import Bounds, Space
 
 PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=2, zero_stage=1)
 MEASURED = Measurement(step_times_s=(0.5,), tokens_per_step=16, devices=2)
+
+
+def test_a_job_has_the_recipe_that_was_asked_for(tmp_path):
+    recipe = Recipe(adapter=Adapter(rank=4, targets=("q",)), base_bits=32)
+    spec = TorchWorkload({}).materialize(
+        "t", TINY, PLAN, cluster(2, 2), tmp_path, seed=0, time_limit_s=9.0, recipe=recipe
+    )
+    assert parse_job(spec.files["job.json"]).recipe == recipe
 
 
 def materialize(directory, kind=DeviceKind.CPU, **options):

@@ -30,6 +30,7 @@ from meshtune.runners.trainer.model import Transformer
 from meshtune.runners.trainer.parallel.mesh import build_mesh
 from meshtune.runners.trainer.parallel.sharding import Sharding
 from meshtune.runners.trainer.train import build_chunk
+from meshtune.search_spaces.recipe import PLAIN, Adapter, Recipe
 
 pytestmark = pytest.mark.slow
 
@@ -68,14 +69,32 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("model", "plan", "note"), CASES)
-def test_compiled_layers_train_alike(model, plan, note, run_job, make_job):
-    one = make_job(model=model, plan={"micro_batch_size": 8}, measuring=UNCOMPILED)
-    compiled = run_job(make_job(model=model, plan=plan, measuring=MEASURING, compile=True), WITHOUT_INDUCTOR)
+def require_alike(model, plan, note, run_job, make_job, recipe):
+    one = make_job(model=model, plan={"micro_batch_size": 8}, measuring=UNCOMPILED, recipe=recipe)
+    job = make_job(model=model, plan=plan, measuring=MEASURING, compile=True, recipe=recipe)
+    compiled = run_job(job, WITHOUT_INDUCTOR)
     pairs = zip(compiled.losses, run_job(one).losses, strict=False)  # what is not compiled takes a step less
     assert max(abs(own - other) for own, other in pairs) < TOLERANCE
     reason = read_result(compiled.directory).reason
     assert note in reason if note else "compiled" not in reason
+
+
+@pytest.mark.parametrize(("model", "plan", "note"), CASES)
+def test_compiled_layers_train_alike(model, plan, note, run_job, make_job):
+    require_alike(model, plan, note, run_job, make_job, PLAIN)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"tp": 2, "micro_batch_size": 4},
+        pytest.param({"dp": 2, "zero_stage": 3, "recompute": "selective"}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_compiled_layers_with_adapters_train_alike(plan, run_job, make_job):
+    recipe = Recipe(adapter=Adapter(rank=4, targets=("q", "v", "up", "down")), base_bits=32)
+    require_alike({}, plan, "", run_job, make_job, recipe)
 
 
 def test_the_step_that_compiles_is_reported_and_its_limit_is_that_of_the_start(run_job, make_job):

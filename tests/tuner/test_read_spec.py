@@ -398,3 +398,17 @@ def test_the_number_format_is_the_devices_unless_the_spec_says_another(cluster, 
     spec, _ = read_spec({**MINIMAL, "cluster": cluster, "workload": workload, "global_batch_size": "free"}, None)
     assert create_workload(spec.workload.kind, spec.workload.options).dtype == dtype
     assert decode_spec(encode_spec(spec)) == spec
+
+
+LORA = {"adapter": {"rank": 4, "dropout": 0.1}, "base_bits": 4, "optimizer": "adamw_8bit"}
+
+
+def test_the_built_in_trainer_refuses_of_a_recipe_what_it_does_not_do_and_others_take_it(home):
+    found = problems(home, {**MINIMAL, "training": LORA})
+    assert set(found) == {"training.base_bits", "training.optimizer", "training.adapter.dropout"}
+    assert "give 32" in found["training.base_bits"]
+    spec, _ = read_spec({**MINIMAL, "training": {"adapter": {"rank": 4}, "base_bits": 32}}, home)
+    assert spec.training.adapter.rank == 4
+    simulated = {"workload": {"kind": "simulated"}, "runner": {"kind": "simulated"}}
+    spec, _ = read_spec({**MINIMAL, **simulated, "training": LORA}, home)
+    assert spec.training.base_bits == 4
