@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.programs.named_models import preset_shapes
+from meshtune.runners.programs.named_models import model_named
 from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.table import PROGRAMS, table_of
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.presets import model_presets, preset_on_hub
 from meshtune.search_spaces.recipe import LINEAR, Target
 
 _WORDS = table_of(f"{PROGRAMS}.transformers").lists["recipe"]
@@ -140,10 +140,10 @@ def _companion(reading: Reading, role: str, name: str) -> dict[str, Any]:
     plain = {"role": role, "bits": bits} if bits != 16 else {"role": role}
     if truth(said) is not None or not said or said in map(str, map(reading.get, _WORDS["models"].split())):
         return plain
-    preset = preset_on_hub(said) or (said.lower() if said.lower() in model_presets() else "")
-    if not preset:
+    try:
+        model = read_value(ModelSpec, {**model_named(said, {}), "seq_len": 1})
+    except InvalidValue:
         told = f"a {role} of unknown size, counted as large as the model; write its parameters in training.beside"
         reading.ask("", f"{reading.written(name)}: {told}")
         return plain
-    model = read_value(ModelSpec, {"name": preset, "seq_len": 1, **preset_shapes(preset)})
     return {**plain, "parameters": round(model.parameters)}

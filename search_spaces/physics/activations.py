@@ -137,7 +137,8 @@ def _whole(setting: _Setting) -> FloatColumn:
     entrance = np.ones_like(tp) if kept.gathered_inputs else split
     # The two norms' inputs; what they return, which is what the blocks' first products read.
     apart = _norm_bytes(model, framework)
-    norm = apart + inputs.hidden_bytes * (inputs.norms_trained or apart == 0)
+    # The float32 input alone where nothing asks for the weight's gradient.
+    norm = apart + inputs.hidden_bytes if inputs.norms_trained or apart == 0 else min(apart, FLOAT32_BYTES)
     between = (2 * hidden * norm + kept.dropout * 2 * hidden * MASK_BYTES) / split
     between = between + hidden * (inputs.attention * width + inputs.masks * inputs.attention) / entrance
     # Latent attention's narrow vectors, which each rank has of its tokens between the blocks: what their norms read and

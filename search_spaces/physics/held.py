@@ -107,10 +107,11 @@ def _frozen_ends(
     if recipe.adapter is not None:
         return ends
     vocab = framework.padded_vocab(model, columns["tp"]) * model.hidden / columns["tp"]
+    positions = (model.embedding_parameters - model.vocab * model.hidden) / columns["tp"]
     is_last = computes_loss(columns, stage)
     head = np.where(model.tied_head & (stage == 0), 0.0, vocab) + model.norm_parameters
     embedding = (stage == 0) & (recipe.frozen_embedding & (recipe.frozen_head or not model.tied_head))
-    frozen: FloatColumn = embedding * vocab + is_last * recipe.frozen_head * head
+    frozen: FloatColumn = embedding * (vocab + positions) + is_last * recipe.frozen_head * head
     return frozen
 
 

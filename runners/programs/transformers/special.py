@@ -251,7 +251,8 @@ def tower(reading: TrainerReading) -> None:
     """A vision tower, by the model's name; with it the projector and others that scripts name."""
     named = [name for name in TABLE.words("tower.names") if reading.has(name)]
     model = reading.first(reading.table.lists["models"]["names"])
-    if model and re.search(TABLE.lists["tower"]["models"], str(reading.get(model))):
+    counted = "model.tower_parameters" in reading.fields
+    if model and not counted and re.search(TABLE.lists["tower"]["models"], str(reading.get(model))):
         named.append(model)
     if named:
         told = "a tower beside the decoder, of a size not known here: write model.tower_parameters"
