@@ -179,6 +179,10 @@ class Recipe(Closed):
         checks.require(self.adapter is not None or not self.trained_ends, "trained_ends", fault)
 
     @property
+    def trains_head(self) -> bool:
+        return self.trained_ends if self.adapter else not self.frozen_head
+
+    @property
     def words(self) -> str:
         """What differs from the plain recipe; "" where nothing does."""
         adapter, parts = self.adapter, []

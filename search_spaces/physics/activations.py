@@ -28,7 +28,9 @@ from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, layer_kinds
 from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.recipes import adapted, casts_inputs
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
+from meshtune.search_spaces.recipe import PLAIN, Recipe, Target
 from meshtune.search_spaces.routing import UNEVEN, Routing, busiest_of, rank_loads
 
 FLOAT32_BYTES = 4
@@ -54,7 +56,7 @@ class LayerBytes:
 
 class _Setting(NamedTuple):
     """What bytes are counted for. split: over how many ranks of tp a value between the blocks is cut. load: of the
-    fullest rank of ep."""
+    fullest rank of ep. inputs: the copies of products' inputs."""
 
     model: ModelSpec
     framework: FrameworkProfile
@@ -63,6 +65,7 @@ class _Setting(NamedTuple):
     tp: FloatColumn
     split: FloatColumn
     load: FloatColumn
+    inputs: KeptInputs
 
 
 def tokens_per_rank(model: ModelSpec, columns: Mapping[str, Any]) -> FloatColumn:
@@ -72,31 +75,38 @@ def tokens_per_rank(model: ModelSpec, columns: Mapping[str, Any]) -> FloatColumn
 
 
 def layer_bytes(
-    model: ModelSpec, framework: FrameworkProfile, columns: Columns, constants: Constants = DEFAULTS
+    model: ModelSpec,
+    framework: FrameworkProfile,
+    columns: Columns,
+    constants: Constants = DEFAULTS,
+    recipe: Recipe = PLAIN,
 ) -> list[LayerBytes]:
     """Of a layer of each kind, in the order of `layer_kinds`."""
-    return [_bytes_of_kind(kind, framework, columns, constants) for _, kind in layer_kinds(model)]
+    return [_bytes_of_kind(kind, framework, columns, constants, recipe) for _, kind in layer_kinds(model)]
 
 
-def _bytes_of_kind(model: ModelSpec, framework: FrameworkProfile, columns: Columns, constants: Constants) -> LayerBytes:
+def _bytes_of_kind(
+    model: ModelSpec, framework: FrameworkProfile, columns: Columns, constants: Constants, recipe: Recipe
+) -> LayerBytes:
     tokens = tokens_per_rank(model, columns)
     tp = columns["tp"].astype(np.float64)
     split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)
     between = tokens * model.hidden * framework.activation_bytes / split
     load = expert_load(model, framework, columns, constants)
-    setting = _Setting(model, framework, columns, tokens, tp, split, load)
+    inputs = kept_inputs(model, framework, recipe)
+    setting = _Setting(model, framework, columns, tokens, tp, split, load, inputs)
     whole = _whole(setting)
     selective = _selective(setting, whole)
     recompute = columns["recompute"]
     light = np.choose(
         (recompute == RECOMPUTES.index(Recompute.SELECTIVE)) + 2 * (recompute == RECOMPUTES.index(Recompute.FULL)),
-        [whole, np.minimum(selective, whole), np.minimum(between, whole)],
+        [whole, np.minimum(selective, whole), np.minimum(between, whole) * (not recipe.offload_activations)],
     )
     kept = whole + (light - whole) / columns["recompute_interval"]
     asked = max(1, model.top_k) * load * model.ffn
     inner = (asked + model.shared_ffn) * (model.activation.matrices - 1)
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
-    gradients = np.maximum(gradients, _gathering(setting))
+    gradients = np.maximum(gradients, _gathering(setting)) + tokens * FLOAT32_BYTES * inputs.widest_cast / tp
     attention = (model.query_width + model.kv_width + model.value_width) / tp
     products = (
         tokens * framework.activation_bytes * (inner / tp + attention + _latent_width(model) / split) + 2 * between
@@ -108,7 +118,7 @@ def _gathering(setting: _Setting) -> FloatColumn:
     """With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
     activations, which are gone then: all of them, their gradients, a kernel's gradients of them, and one hidden state.
     0 otherwise."""
-    model, framework, columns, tokens, tp, split, _ = setting
+    model, framework, columns, tokens, tp, split, *_ = setting
     width = framework.activation_bytes
     gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
     every = columns["cp"] * (model.kv_width + model.value_width) / tp * width
@@ -119,26 +129,71 @@ def _gathering(setting: _Setting) -> FloatColumn:
 
 def _whole(setting: _Setting) -> FloatColumn:
     """Without recomputation: 34 s b h of Korthikanti et al. for a GPT with dropout, and 5 a s^2 b unfused."""
-    model, framework, _, tokens, tp, split, _ = setting
+    model, framework, _, tokens, tp, split, _, inputs = setting
     kept, width = framework.kept, framework.activation_bytes
     hidden = model.hidden
     entrance = np.ones_like(tp) if kept.gathered_inputs else split
     # The two norms' inputs; what they return, which is what the blocks' first products read.
-    between = (2 * hidden * (width + _norm_bytes(model, framework)) + kept.dropout * 2 * hidden * MASK_BYTES) / split
-    between = between + hidden * width / entrance
+    norm = _norm_bytes(model, framework)
+    norm = norm + width * (inputs.norms_trained or norm == 0)
+    between = (2 * hidden * norm + kept.dropout * 2 * hidden * MASK_BYTES) / split
+    between = between + hidden * (inputs.attention * width + inputs.masks * inputs.attention) / entrance
     # Latent attention's narrow vectors, which each rank has of its tokens between the blocks: what their norms read and
     # return.
     between = between + 2 * _latent_width(model) * width / split
     # Query and what attention returns; key and value; a row of the softmax's logarithms per head.
     read, answer = model.kv_width + _kept_value_width(model), model.answer_width
     attention = (
-        (model.query_width + (1 + kept.attention_copies) * answer) * width
+        (model.query_width + (1 + kept.attention_copies + inputs.answer) * answer) * width
+        + inputs.masks * inputs.answer * answer
         + (1 + kept.key_value_copies) * read * width
         + (model.heads * FLOAT32_BYTES if framework.fused_attention else 0)
     ) / tp
     if not framework.fused_attention:
         attention = attention + _scores(model, framework) / tp
     return tokens * (between + attention + _feed_forward(setting, entrance))
+
+
+class KeptInputs(NamedTuple):
+    """Inputs of products that weights' gradients are made of: how many copies of those of attention, of its output (
+    beside the one that the kernel keeps), of the feed-forward block and of its last product; whether experts', and
+    what norms multiply with their weights, are kept. masks: bytes per value of dropout. widest_cast: values per token
+    of the widest input that is cast to float32 on its way to an adapter, cut by tp."""
+
+    attention: int = 1
+    answer: int = 0
+    block: int = 1
+    inner: int = 1
+    experts: bool = True
+    norms_trained: bool = True
+    masks: int = 0
+    widest_cast: int = 0
+
+
+def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe) -> KeptInputs:
+    """Of frozen products autograd keeps no input; an adapter keeps its own, as it casts or drops it (PEFT, tuners/lora/
+    layer.py, Linear.forward: x.to(lora_A.weight.dtype), then dropout)."""
+    adapter = recipe.adapter
+    if adapter is None:
+        return KeptInputs()
+    products = {one.target: one.product for one in adapted(model, recipe)}
+    casts = casts_inputs(framework, adapter)
+    own = casts or adapter.dropout > 0
+
+    def copies(*targets: Target) -> int:
+        named = sum(target in products for target in targets)
+        return named if own else min(1, named)
+
+    return KeptInputs(
+        attention=copies(Target.Q, Target.K, Target.V),
+        answer=copies(Target.O) * own,
+        block=copies(Target.GATE, Target.UP),
+        inner=copies(Target.DOWN),
+        experts=Target.EXPERTS in adapter.targets,
+        norms_trained=False,
+        masks=MASK_BYTES * (adapter.dropout > 0),
+        widest_cast=max((one.inputs for one in products.values()), default=0) * casts,
+    )
 
 
 def _latent_width(model: ModelSpec) -> int:
@@ -162,22 +217,24 @@ def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:
 def _feed_forward(setting: _Setting, entrance: FloatColumn) -> FloatColumn:
     """Per token. Each product's result, the activation function's and, gated, their product: 2 or 4 of width ffn, or as
     many as SwiGLU keeps."""
-    model, framework, columns, _, tp, _, load = setting
+    model, framework, columns, _, tp, _, load, inputs = setting
     width, hidden = framework.activation_bytes, model.hidden
     swiglu = model.activation is Activation.SWIGLU
     values = framework.kept.swiglu_values if swiglu else 2 * model.activation.matrices - 2
-    inner = model.ffn * width * values
+    each = (values - 1 + inputs.inner) * width + inputs.masks * inputs.inner
+    block = hidden * (inputs.block * width + inputs.masks * inputs.block) / entrance
     if model.experts == 0:
-        return hidden * width / entrance + inner / tp
+        return block + model.ffn * each / tp
     # Shared experts read the block's input, and are cut by tp as a dense block is.
-    shared = model.shared_ffn * width * values / tp
+    shared = model.shared_ffn * each / tp
+    inner = model.ffn * width * (values - (not inputs.experts))
     # A copy of a token per expert asked: as it is sent, as its expert reads it, the answer; routing, in float32. Those
     # that came from other ranks are of the fullest one.
     own, held, travels = _of_copies(columns, tp)
-    asked = np.where(travels, 2 + 2 * load, 3.0)
+    asked = np.where(travels, 2 + 2 * load, 3.0) - (not inputs.experts) * np.where(travels, load, 1.0)
     routing = 2 * model.experts * FLOAT32_BYTES + model.experts * width + model.top_k * 6 * INDEX_BYTES
     per_copy: FloatColumn = (1 / own + (asked - 1) * held) * hidden * width + load * inner / tp
-    return hidden * width / np.maximum(entrance, own) + shared + model.top_k * per_copy + routing / own
+    return block * entrance / np.maximum(entrance, own) + shared + model.top_k * per_copy + routing / own
 
 
 def _of_copies(columns: Columns, tp: FloatColumn) -> tuple[FloatColumn, FloatColumn, BoolColumn]:
@@ -230,7 +287,7 @@ def repeated_products(model: ModelSpec, framework: FrameworkProfile) -> tuple[li
 def _selective(setting: _Setting, whole: FloatColumn) -> FloatColumn:
     """Kept by selective recomputation: of Korthikanti et al. all but the scores; or matrix products' results alone, by
     halves those that are not repeated."""
-    model, framework, columns, tokens, tp, split, load = setting
+    model, framework, columns, tokens, tp, split, load, _ = setting
     if framework.kept.selective is Selective.ATTENTION:
         scores = 0.0 if framework.fused_attention else _scores(model, framework)
         return whole - tokens * scores / tp

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import CONTEXTS, RECOMPUTES, FloatColumn, expert_tp
@@ -24,8 +25,10 @@ from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FEWEST_CHUNK_TOKENS
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
+from meshtune.search_spaces.physics.recipes import adapted, base_bytes, casts_inputs, trained_share
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
+from meshtune.search_spaces.recipe import Recipe
 
 # Over the scores where attention is not fused: product, mask, softmax, dropout, product (Dao et al. 2022, section 2.2).
 SCORE_PASSES = 7
@@ -36,8 +39,13 @@ CORNER = 8
 # Reads and writes of copies of tokens from other ranks, to order them by expert and back: a third of 2 each forward, 2
 # or 3 each backward (Megatron's sort_chunks_by_idxs, torchtitan's _permute).
 EXCHANGED_PASSES = 3
-# The work of a product's two passes in units of the forward one's: its backward pass has two products.
-PASSES = np.array([[1.0], [2.0]])
+# The work of a product's two passes in units of the forward one's: its backward pass has two products, of a frozen
+# weight one.
+PASSES, FROZEN_PASSES = np.array([[1.0], [2.0]]), np.array([[1.0], [1.0]])
+# Kernels beside a frozen product that its adapter adds forward (dropout, cast, two products, scale, sum), as a share of
+# those of a layer of transformers with seven products, some 45; and bytes forward of values that it reads and writes:
+# of the input the cast to float32 and back, of the output a scale and a sum, all in 16 bits.
+ADAPTER_LAUNCHES, CAST_BYTES, SUM_BYTES = 6 / 45, 12, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,20 @@ class Rank:
         return weights / self.rates.reached("memory_efficiency", measured, usual)
 
     @property
+    def recipe(self) -> Recipe:
+        return self.training.recipe
+
+    @property
+    def passes(self) -> npt.NDArray[np.float64]:
+        """Of products with the layers' own weights, in the mean over the layers."""
+        recipe, layers = self.recipe, self.training.model.layers
+        if recipe.adapter is not None:
+            return FROZEN_PASSES
+        frozen = recipe.frozen_layers / layers
+        passes: npt.NDArray[np.float64] = PASSES - [[0.0], [frozen * (1.0 + recipe.frozen_embedding)]]
+        return passes
+
+    @property
     def layer_weights(self) -> FloatColumn:
         return self.dense_weights + self.expert_weights
 
@@ -147,12 +169,13 @@ class Rank:
         logits = self.tokens * framework.padded_vocab(model, self.columns["tp"]) / self.columns["tp"]
         traffic = framework.logit_passes * logits * framework.logit_bytes
         flops, rates = 2 * logits * model.hidden, self.rates
-        head: FloatColumn = 3 * flops / rates.head_per_s + traffic / rates.loss_bytes_per_s
+        backward = 2 if self.recipe.trains_head else 1
+        head: FloatColumn = (1 + backward) * flops / rates.head_per_s + traffic / rates.loss_bytes_per_s
         if rates.measured.products and not rates.fewer_bits:
             chunks = max(1, framework.kept.loss_chunks)
             chunk = np.maximum(np.minimum(self.tokens, FEWEST_CHUNK_TOKENS), self.tokens / chunks)
-            forward, backward = rates.product_per_s(chunk, model.hidden, logits / self.tokens)
-            head = flops / forward + 2 * flops / backward + traffic / rates.loss_bytes_per_s
+            forward, again = rates.product_per_s(chunk, model.hidden, logits / self.tokens)
+            head = flops / forward + backward * flops / again + traffic / rates.loss_bytes_per_s
         return head * (1 + model.mtp_layers)
 
     def further_s(self) -> FloatColumn:
@@ -182,7 +205,9 @@ class Rank:
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
         (products, gradients), other = self._products_s(), self._elementwise_s()
         attention, attention_gradients = self._attention_s()
-        accumulation = self.accumulation_s(self.layer_weights)
+        accumulation = self.accumulation_s(self.layer_weights) * trained_share(self.training.model, self.recipe)
+        beside, beside_other = self._adapters_s()
+        products, gradients, other = products + beside[0], gradients + beside[1], other + beside_other
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
         recompute = full * (products + other + attention) + selective * self._selective_s(attention, other)
         cp = self._context_s(attention + attention_gradients, full, selective)
@@ -190,11 +215,37 @@ class Rank:
         busy = compute + recompute + tp + cp + ep
         by_product = framework.kept.selective is not Selective.ATTENTION
         again = full * framework.full_launches + selective * by_product * framework.selective_launches
-        launching = self.rates.launch_s * (1 + again / (1 + BACKWARD_LAUNCHES))
+        more = ADAPTER_LAUNCHES * len(adapted(self.training.model, self.recipe)) * (not framework.compiled)
+        launching = self.rates.launch_s * (1 + more) * (1 + again / (1 + BACKWARD_LAUNCHES))
         launching = launching + constants.launch_factor * self._stalled_s(full)
         on_host = self.training.cluster.device.kind is DeviceKind.CPU
         waiting = launching if on_host else (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
-        return LayerTime(compute + waiting, gradients / 2 + accumulation, recompute, tp, cp, ep)
+        weights = gradients * (1 - 1 / np.maximum(1.0, self.passes[1])) + accumulation
+        return LayerTime(compute + waiting, weights, recompute, tp, cp, ep)
+
+    def _adapters_s(self) -> tuple[FloatColumn, FloatColumn]:
+        """The adapters' products, forward and in a second row backward; and, forward, the traffic of what they cast, of
+        their results' sums, and of weights that are made of fewer bits for each pass. DoRA's magnitudes are left
+        out, but for reading the weights once more (PEFT, tuners/lora/dora.py)."""
+        model, framework, recipe, tp = self.training.model, self.training.framework, self.recipe, self.columns["tp"]
+        seconds, traffic = np.zeros((2, 1)), np.zeros_like(self.tokens)
+        if recipe.adapter is None:
+            return seconds, traffic
+        casts, rank = casts_inputs(framework, recipe.adapter), recipe.adapter.rank
+        for _, product, times in adapted(model, recipe):
+            rows, cut = (self.tokens, tp) if times == 1 else (self.routed, self.block_tp)
+            down = CutSide.INPUTS if product.cut is CutSide.INPUTS else CutSide.WHOLE
+            up = CutSide.OUTPUTS if product.cut is CutSide.OUTPUTS else CutSide.WHOLE
+            seconds = seconds + self._product_s(Product(product.inputs, rank, down), rows, cut, PASSES)
+            seconds = seconds + self._product_s(Product(rank, product.outputs, up), rows, cut, PASSES)
+            inputs = product.inputs / (1.0 if down is CutSide.WHOLE else cut)
+            outputs = product.outputs / (1.0 if up is CutSide.WHOLE else cut)
+            traffic = traffic + rows * (CAST_BYTES * casts * inputs + SUM_BYTES * outputs)
+            traffic = traffic + 2 * product.parameters / cut * framework.activation_bytes * recipe.adapter.dora
+        own, _ = base_bytes(recipe, framework)
+        if own < framework.activation_bytes:
+            traffic = traffic + 2 / 3 * self.layer_weights * (own + framework.activation_bytes)
+        return seconds, traffic / self.rates.layer_bytes_per_s(self.tokens)
 
     def _products_s(self) -> FloatColumn:
         """The matrix products with weights, forward, and in a second row backward. Those that tensor parallelism leaves
@@ -203,7 +254,7 @@ class Rank:
         attention = self._of_attention_s(model.attention_products)
         block = self._of_block_s(model.block_products(model.ffn))
         shared = sum(self._product_s(product, self.tokens) for product in model.block_products(model.shared_ffn))
-        router = PASSES * 2 * self.tokens * model.hidden * model.experts / self.rates.products_per_s
+        router = self.passes * 2 * self.tokens * model.hidden * model.experts / self.rates.products_per_s
         return attention + block + shared + router
 
     def _of_attention_s(self, products: Sequence[Product]) -> FloatColumn:
@@ -228,13 +279,21 @@ class Rank:
         repeated: FloatColumn = (self._of_attention_s(of_attention) + self._of_block_s(block))[0]
         return other - reading + repeated
 
-    def _product_s(self, product: Product, rows: FloatColumn, cut: FloatColumn | None = None) -> FloatColumn:
-        """One product with a weight, forward, and in a second row the two of its backward pass. cut: over how many
-        ranks, None: tp."""
+    def _product_s(
+        self,
+        product: Product,
+        rows: FloatColumn,
+        cut: FloatColumn | None = None,
+        passes: npt.NDArray[np.float64] | None = None,
+    ) -> FloatColumn:
+        """One product with a weight, forward, and in a second row those of its backward pass. cut: over how many ranks,
+        None: tp. passes: None: the layers' own weights'."""
         tp = self.columns["tp"] if cut is None else cut
         inputs = product.inputs / (tp if product.cut is CutSide.INPUTS else 1.0)
         outputs = product.outputs / (tp if product.cut is CutSide.OUTPUTS else 1.0)
-        return PASSES * 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
+        work = 2 * rows * inputs * outputs / self.rates.product_per_s(rows, inputs, outputs)
+        seconds: FloatColumn = (self.passes if passes is None else passes) * work
+        return seconds
 
     def _elementwise_s(self) -> FloatColumn:
         """Forward, the traffic of norms, residuals, activations, copies for experts, and of reading the weights."""

@@ -9,9 +9,7 @@ backward pass of a layer, and the optimizer's step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 import numpy as np
 
@@ -21,12 +19,10 @@ from meshtune.search_spaces.columns import (
     Columns,
     FloatColumn,
     IntColumn,
-    expert_replicas,
-    expert_tp,
     sharding_ranks,
     zero_groups,
 )
-from meshtune.search_spaces.model import ModelSpec, last_kind, layer_kinds
+from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import (
@@ -35,9 +31,21 @@ from meshtune.search_spaces.physics.framework_profiles import (
     Reports,
     on_device,
 )
+from meshtune.search_spaces.physics.held import Held, held_of
+from meshtune.search_spaces.physics.recipes import adapted, in_rows
 from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.stages import KindsHeld, computes_loss, kinds_held, predicts_further, stages_apart
+from meshtune.search_spaces.recipe import Offload
+from meshtune.search_spaces.stages import stages_apart
+
+
+class Phase(StrEnum):
+    """Of a training. FIRST_STEP: its passes, before the optimizer has made its state, and that step itself."""
+
+    LOAD = "load"
+    FIRST_STEP = "first_step"
+    STEADY = "steady"
+    CHECKPOINT = "checkpoint"
 
 
 class MemoryPart(StrEnum):
@@ -68,17 +76,40 @@ WORKSPACES_SHARE = 0.25
 
 
 def memory_parts(training: Training, columns: Columns, constants: Constants) -> Parts:
+    columns = in_rows(training.recipe, columns)
     stages = stages_apart(training.model, columns)
     parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
     return {part: value * constants.memory_factor for part, value in parts.items()}
 
 
+def phases(training: Training, columns: Columns, constants: Constants) -> dict[Phase, FloatColumn]:
+    """Bytes at the peak of each phase. A checkpoint is read, and written, tensor by tensor, whole ones where ZeRO 3
+    shards them or they are quantized; a code that keeps a float32 master makes its state before the first step, torch's
+    optimizers in it."""
+    parts, framework = memory_parts(training, columns, constants), training.framework
+    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
+    lasting = parts[MemoryPart.WEIGHTS] + parts[MemoryPart.BUFFERS]
+    states = lasting + parts[MemoryPart.OPTIMIZER]
+    sharded = np.where(columns["zero_stage"] == 3, np.maximum(held.gathered_unit, held.gathered_ends), 0.0)
+    quantized = 0 < training.recipe.base_bits < 16
+    unit = np.maximum(sharded, training.model.layer_parameters * framework.activation_bytes * quantized)
+    steady = np.sum(list(parts.values()), axis=0)
+    lazy = 0.0 if framework.master_bytes else parts[MemoryPart.OPTIMIZER]
+    return {
+        Phase.LOAD: lasting + unit,
+        Phase.FIRST_STEP: np.maximum(steady - lazy, states + parts[MemoryPart.GRADIENTS]),
+        Phase.STEADY: steady,
+        Phase.CHECKPOINT: states + sharded,
+    }
+
+
 def stage_parts(training: Training, columns: Columns, constants: Constants, stage: IntColumn) -> Parts:
     """Bytes by part of one pipeline rank per plan."""
     model, framework = training.model, on_device(training.framework, training.cluster.device.kind)
-    held = _held(model, framework, columns, stage)
-    states = _states(framework, columns, held)
-    kinds = layer_bytes(model, framework, columns, constants)
+    recipe = training.recipe
+    held = held_of(training, framework, columns, stage)
+    states = _states(training, framework, columns, held)
+    kinds = layer_bytes(model, framework, columns, constants, recipe)
     layer, kept_by_kind = kinds[0], np.stack([kind.kept for kind in kinds])
     chunks = (np.sum(part * kept_by_kind, axis=0) for part in held.kinds)
     tokens = tokens_per_rank(model, columns)
@@ -91,17 +122,20 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     results = np.sum([own * kind.products for own, kind in zip(held.kinds.rank, kinds, strict=True)], axis=0)
     kept = kept_in_flight(columns, stage, *chunks) + waiting * results / columns["vpp"]
     computed = [(own > 0) * (kind.again + kind.gradients) for own, kind in zip(held.kinds.rank, kinds, strict=True)]
+    # Layers before the first that is trained keep nothing, where no gradient is wanted below them.
+    kept = kept * (1 - recipe.frozen_layers / model.layers * recipe.frozen_embedding)
     backward = np.where(held.layers > 0, kept + np.maximum.reduce(computed), 0.0)
-    logits = _loss(model, framework, columns)
+    head_gradient = _head_gradient(training, framework, columns)
+    logits = _loss(model, framework, columns, head_gradient)
     if framework.kept.loss_chunks:
         losses = _losses_at_once(framework, columns) - 1 + np.where(splits, np.maximum(2, stage + 1), 0)
         losses = np.where(held.is_last, np.minimum(losses, columns["grad_accum_steps"]), 0)
-        backward = backward + losses * _loss_gradients(model, framework, columns)
+        backward = backward + losses * _loss_gradients(model, framework, columns, head_gradient)
     last_norm = (2 + (columns["tp"] > 1) * framework.kept.gathered_inputs) * layer.between
     last_norm = last_norm * (1 + framework.kept.norm_bytes / (2 * framework.activation_bytes))
     least = np.min(np.where(held.kinds.rank > 0, kept_by_kind, np.inf), axis=0)
     at_loss, later = (
-        _gathered(framework, columns, held, at_loss=where) + _reducing(training, columns, held, least, at_loss=where)
+        _gathered(training, columns, held, at_loss=where) + _reducing(training, columns, held, least, at_loss=where)
         for where in (True, False)
     )
     # The built-in trainer's sums are scattered into tensors of their own (Megatron-Core's into parts of its buffers).
@@ -124,21 +158,31 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     cached = _late(training, columns, constants) if framework.kept.late_buffers else nothing
     if framework.kept.flat_copies and framework.reports is not Reports.ALLOCATED:
         cached = cached + states[MemoryPart.WEIGHTS]
-    # What the allocator could have back is given back before memory runs out, so it never fills it.
+    # What the allocator could have back is given back before memory runs out, so it never fills it; nor do states that
+    # are paged out.
     device = training.cluster.device
-    room = USABLE_SHARE[device.kind] * device.memory_bytes - np.sum(list(parts.values()), axis=0)
-    parts[MemoryPart.BUFFERS] += np.clip(cached, 0.0, np.maximum(room, 0.0))
+    paged = parts[MemoryPart.OPTIMIZER] * recipe.optimizer.paged
+    parts[MemoryPart.OPTIMIZER] = parts[MemoryPart.OPTIMIZER] - paged
+    room = np.maximum(USABLE_SHARE[device.kind] * device.memory_bytes - np.sum(list(parts.values()), axis=0), 0.0)
+    parts[MemoryPart.OPTIMIZER] += np.minimum(paged, room)
+    parts[MemoryPart.BUFFERS] += np.clip(cached, 0.0, np.maximum(room - paged, 0.0))
     return parts
 
 
 def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:
-    """Host memory of a node per plan for an optimizer's state that lies there; 0 where it does not, or on disks."""
+    """Host memory of a node per plan for an optimizer's state, and weights, that lie there; 0 where none do, or on
+    disks."""
     framework, pp = training.framework, columns["pp"]
     if not framework.host_optimizer or framework.disk_optimizer:
         return np.zeros(len(pp))
-    held = [_held(training.model, framework, columns, stage).optimizer_weights for stage in (np.zeros_like(pp), pp - 1)]
+    held = [held_of(training, framework, columns, stage) for stage in (np.zeros_like(pp), pp - 1)]
     here = np.minimum(training.cluster.devices_per_node, columns["tp"] * pp * columns["cp"] * columns["dp"])
-    offloaded: FloatColumn = np.maximum.reduce(held) * (framework.optimizer_bytes + framework.step_bytes) * here
+    each = framework.optimizer_bytes + framework.step_bytes
+    frozen = np.zeros(len(pp))
+    if training.recipe.offload is Offload.WEIGHTS:
+        each += framework.weight_bytes
+        frozen = np.maximum.reduce([one.frozen_shards for one in held])
+    offloaded: FloatColumn = here * (np.maximum.reduce([one.optimizer_weights for one in held]) * each + frozen)
     return offloaded
 
 
@@ -255,7 +299,7 @@ def _losses_at_once(framework: FrameworkProfile, columns: Columns) -> IntColumn:
     return np.where(framework.kept.torch_pipeline & (columns["pp"] > 1), at_once, 1)
 
 
-def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
+def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns, head_gradient: FloatColumn) -> FloatColumn:
     """Bytes at the loss of the last micro-batch in flight."""
     tokens, vocab = tokens_per_rank(model, columns), framework.padded_vocab(model, columns["tp"]) / columns["tp"]
     vocab = vocab * (1 + model.mtp_layers)  # each layer for a further token has logits of its own
@@ -265,10 +309,10 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
     if framework.kept.loss_chunks:
         chunk = np.minimum(tokens, np.maximum(FEWEST_CHUNK_TOKENS, np.ceil(tokens / framework.kept.loss_chunks)))
         # The head's gradient is summed in float32 while there are logits, and then converted.
-        logits, head = chunk * vocab * per_logit, _head_gradient(model, framework, columns)
+        logits, head = chunk * vocab * per_logit, head_gradient
         wider = FLOAT32_BYTES / framework.activation_bytes
         return np.maximum(logits + (wider - 1) * head, wider * head * (wider > 1)) + at_once * _loss_gradients(
-            model, framework, columns
+            model, framework, columns, head_gradient
         )
     # The logits, and beside them what cross entropy keeps in float32.
     width = framework.activation_bytes
@@ -278,146 +322,78 @@ def _loss(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> Fl
     return bytes_at_once
 
 
-def _loss_gradients(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
+def _loss_gradients(
+    model: ModelSpec, framework: FrameworkProfile, columns: Columns, head_gradient: FloatColumn
+) -> FloatColumn:
     """Of the head and of the hidden states, which a chunked loss makes: bytes of one micro-batch."""
-    hidden = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
-    return hidden + _head_gradient(model, framework, columns)
+    return tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes + head_gradient
 
 
-def _head_gradient(model: ModelSpec, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
-    """Bytes of the head's, from the loss to the backward pass. None where the loss adds it to the optimizer's own sum:
-    not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
+def _head_gradient(training: Training, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
+    """Bytes of the head's, from the loss to the backward pass. None where it is frozen, or the loss adds it to the
+    optimizer's own sum: not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
+    if not training.recipe.trains_head:
+        return np.zeros(len(columns["pp"]))
+    model = training.model
     own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
     rows = framework.padded_vocab(model, columns["tp"]) / columns["tp"]
     return np.where(own_sum, 0.0, rows * model.hidden * framework.activation_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The contents of one rank: whole layers, and weights (tp, pp and ep applied). is_last: it computes the loss.
-    ends: of the embedding, the last norm and the head. unit: of its largest layer. *_weights: after ZeRO's division.
-    kinds: the layers of each kind."""
-
-    layers: FloatColumn
-    kinds: KindsHeld
-    weights: FloatColumn
-    optimizer_weights: FloatColumn
-    unit: FloatColumn
-    ends: FloatColumn
-    is_last: BoolColumn
-
-
-def _held(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> _Held:
-    tp, ep = columns["tp"], columns["ep"]
-    is_last = computes_loss(columns, stage)
-    kinds = _layers(model, framework, columns, stage)
-    dense, experts = _layer_weights(model, tp, ep, expert_tp(columns))
-    unit = np.max(np.where(kinds.rank > 0, dense + experts, 0.0), axis=0)
-    of_dense, of_experts = np.sum(kinds.rank * dense, axis=0), np.sum(kinds.rank * experts, axis=0)
-    ends = end_weights(model, framework, columns, stage)
-    shards = sharded_weights(framework, columns, ends + of_dense, of_experts)
-    layers, weights = np.sum(kinds.rank, axis=0), ends + of_dense + of_experts
-    return _Held(layers, kinds, weights, shards, unit, ends, is_last)
-
-
-def sharded_weights(
-    framework: FrameworkProfile, columns: Mapping[str, Any], dense: FloatColumn, experts: FloatColumn
-) -> FloatColumn:
-    """Of a rank's weights those whose states are its own where ZeRO shards them. dense: those that all of dp x cp hold
-    alike, of which a code that does not shard over experts keeps a copy on each of ep."""
-    copies = 1 if framework.shards_over_experts else columns["ep"]
-    shared = dense / (sharding_ranks(columns) / copies)
-    own: FloatColumn = shared + experts / (expert_replicas(columns) / zero_groups(columns))
-    return own
-
-
-def end_weights(model: ModelSpec, framework: FrameworkProfile, columns: Mapping[str, Any], stage: Any) -> FloatColumn:
-    """Weights of one rank outside of layers: embedding, last norm, head, and what joins layers for further tokens."""
-    tp = columns["tp"]
-    is_first, is_last = stage == 0, computes_loss(columns, stage)
-    shared = model.tied_head & is_first & is_last
-    vocab = framework.padded_vocab(model, tp) * model.hidden / tp
-    positions = (model.embedding_parameters - model.vocab * model.hidden) / tp
-    further = model.mtp_layers * (2 * model.hidden**2 / tp + 3 * model.norm_parameters)
-    # The first of several stages' embedding has a copy where such layers are (Megatron-LM d98e8a64, core/transformer/
-    # multi_token_prediction.py), unless it is the tied head.
-    here = predicts_further(model, columns, stage) if model.mtp_layers else np.zeros_like(is_last)
-    copied = np.where(is_first | (is_last & model.tied_head), 0.0, vocab)
-    head = np.where(shared, 0, vocab) + model.norm_parameters
-    ends: FloatColumn = np.where(is_first, vocab + positions, 0.0) + np.where(is_last, head, 0.0)
-    return ends + np.where(here, further + copied, 0.0)
-
-
-def head_in_layers(model: ModelSpec, framework: FrameworkProfile, tp: IntColumn | FloatColumn) -> FloatColumn | None:
-    """The layers that the head counts for where a code shares layers out with it, by the weights that a token meets
-    (nanotron's block costs); None elsewhere."""
-    if not framework.balances_head:
-        return None
-    met = model.attention_parameters + max(1, model.top_k) * model.feed_forward_parameters
-    layers: FloatColumn = framework.padded_vocab(model, tp) * model.hidden / met
-    return layers
-
-
-def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColumn) -> tuple[FloatColumn, FloatColumn]:
-    """Weights of one layer of each kind on one rank, kinds x plans: those that all data-parallel ranks share, and those
-    of its experts."""
-    dense, experts = [], []
-    for _, kind in layer_kinds(model):
-        whole = kind.whole_attention_parameters
-        own = (kind.attention_parameters - whole + kind.shared_parameters) / tp + whole
-        own = own + kind.layer_norm_parameters + kind.hidden * kind.experts
-        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (etp * ep if kind.experts else tp)
-        dense.append(own if kind.experts else own + blocks)
-        experts.append(blocks if kind.experts else np.zeros(len(tp)))
-    return np.stack(dense), np.stack(experts)
-
-
-def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> KindsHeld:
-    """Of a rank. Layers that predict further tokens count as layers of the chunk that has them, their projections as
-    its ends."""
-    head = head_in_layers(model, framework, columns["tp"])
-    further = np.array([[model.mtp_layers * (kind == last_kind(model))] for _, kind in layer_kinds(model)])
-    further = further * predicts_further(model, columns, stage)
-    held = kinds_held(model, columns, stage, head)
-    return held._replace(rank=held.rank + further, last_chunk=held.last_chunk + further)
-
-
-def _states(framework: FrameworkProfile, columns: Columns, held: _Held) -> Parts:
-    """Weights, gradients and optimizer state. In a pipeline a chunk's gradients stay whole until its last micro-batch
-    (docs/explanation/memory.md), and other chunks' beside them unless its backward passes come in a row. Shards for an
-    optimizer on the host go there at once (DeepSpeed edaa7221, zero/stage_1_and_2.py,
-    async_accumulate_grad_in_cpu_via_gpu; stage3.py, grad_partitions_flat_buffer)."""
-    zero = columns["zero_stage"]
+def _states(training: Training, framework: FrameworkProfile, columns: Columns, held: Held) -> Parts:
+    """Weights, gradients and optimizer state; weights of other models beside. In a pipeline a chunk's gradients stay
+    whole until its last micro-batch (docs/explanation/memory.md), and other chunks' beside them unless its backward
+    passes come in a row. Shards for an optimizer on the host go there at once (DeepSpeed edaa7221,
+    zero/stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu; stage3.py, grad_partitions_flat_buffer)."""
+    zero, recipe = columns["zero_stage"], training.recipe
     whole, shards = held.weights, held.optimizer_weights
     master_only = framework.kept.master_is_shard
-    weights = np.where(zero == 3, 0.0 if master_only else shards, whole)
+    weights = np.where(zero == 3, 0.0 if master_only else shards, whole) * framework.weight_bytes
+    weights = weights + np.where(zero == 3, held.frozen_shards, held.frozen)
+    if recipe.offload is Offload.WEIGHTS:
+        weights = np.zeros_like(weights)
     in_a_row = columns["schedule"] == SCHEDULES.index(Schedule.INTERLEAVED)
     in_a_row = in_a_row & (columns["grad_accum_steps"] <= columns["pp"])
     at_once = np.where(columns["pp"] > 1, whole / np.where(in_a_row, columns["vpp"], 1), 0.0)
     gradients = np.where(zero >= 2, at_once + (0.0 if framework.host_optimizer else shards), whole)
+    states = np.where(zero >= 1, shards, whole) * framework.optimizer_bytes
+    states = states + np.where(zero >= 1, held.end_shards, held.ends) * framework.more_end_bytes
     return {
-        MemoryPart.WEIGHTS: weights * framework.weight_bytes,
+        MemoryPart.WEIGHTS: weights + _beside_bytes(training, columns),
         MemoryPart.GRADIENTS: gradients * framework.gradient_bytes,
-        MemoryPart.OPTIMIZER: np.where(zero >= 1, shards, whole)
-        * (0.0 if framework.host_optimizer else framework.optimizer_bytes),
+        MemoryPart.OPTIMIZER: states * (not framework.host_optimizer),
     }
 
 
-def _gathered(framework: FrameworkProfile, columns: Columns, held: _Held, *, at_loss: bool) -> FloatColumn:
-    """ZeRO 3: whole weights of the ends and of two layers, or all it may leave; in a pipeline of all layers, which
-    torch does not shard again after a backward pass. FSDP2 shards a chunk's layers again before the loss; without a
-    pipeline the last one's weights are still there."""
-    piped, units = held.weights, 2
+def _beside_bytes(training: Training, columns: Columns) -> FloatColumn:
+    """Weights of other models on a rank: cut as the trained one's by tp and pp, and sharded where ZeRO 3 shards."""
+    bits: float = sum((one.parameters or training.model.parameters) * one.bits for one in training.recipe.beside)
+    shards = np.where(columns["zero_stage"] == 3, sharding_ranks(columns), 1)
+    each: FloatColumn = bits / 8 / (columns["tp"] * columns["pp"] * shards)
+    return each
+
+
+def _gathered(training: Training, columns: Columns, held: Held, *, at_loss: bool) -> FloatColumn:
+    """ZeRO 3, and weights that come from the host: whole weights of the ends and of two layers, or all it may leave; in
+    a pipeline of all layers, which torch does not shard again after a backward pass. FSDP2 shards a chunk's layers
+    again before the loss; without a pipeline the last one's weights are still there. And a product's weights as they
+    are computed with, where they lie in fewer bits."""
+    framework, recipe = training.framework, training.recipe
+    everything, units = held.gathered_ends + held.gathered_layers, 2
+    piped = everything
     if framework.kept.fsdp2 and at_loss:
-        piped, units = held.weights - held.layers / columns["vpp"] * held.unit, 1
-    alone = held.ends + np.minimum(units, held.layers) * held.unit
-    alone = np.maximum(alone, np.minimum(framework.live_weights, held.weights))
+        piped, units = everything - held.layers / columns["vpp"] * held.gathered_unit, 1
+    alone = held.gathered_ends + np.minimum(units, held.layers) * held.gathered_unit
+    alone = np.maximum(alone, np.minimum(framework.live_weights * framework.gather_bytes, everything))
     where = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
-    return np.where(where, np.where(columns["pp"] > 1, piped, alone) * framework.gather_bytes, 0.0)
+    where = where | (recipe.offload is Offload.WEIGHTS)
+    widest = max((one.product.parameters for one in adapted(training.model, recipe)), default=0)
+    wider = widest / columns["tp"] * framework.activation_bytes if 0 < recipe.base_bits < 16 else 0.0
+    return wider + np.where(where, np.where(columns["pp"] > 1, piped, alone), 0.0)
 
 
 def _reducing(
-    training: Training, columns: Columns, held: _Held, layer_kept: FloatColumn, *, at_loss: bool
+    training: Training, columns: Columns, held: Held, layer_kept: FloatColumn, *, at_loss: bool
 ) -> FloatColumn:
     """The ends' gradients as they are reduced, from ZeRO 2 on without a pipeline. FSDP2 holds what it reduces until the
     next reduction: at the loss the ends' of the micro-batch before, then a layer's, whose activations are gone
@@ -428,6 +404,7 @@ def _reducing(
     ends = np.where((zero == 2) | framework.kept.fsdp2, held.ends * framework.reduce_bytes, 0.0)
     where = (zero >= 2) & (columns["pp"] == 1)
     head = framework.padded_vocab(model, columns["tp"]) / columns["tp"] * model.hidden * framework.gather_bytes
+    head = head * training.recipe.trains_head
     if framework.kept.fsdp2:
         ends = np.where(columns["grad_accum_steps"] > 1, ends, 0.0)
         if not at_loss:

@@ -1,17 +1,26 @@
-"""A recipe in the physics: the code's profile under it, and weights by whether they are trained."""
+"""A recipe in the physics: the code's profile under it, products with adapters, and the weights that are trained."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.layer_shapes import CutSide, Product
+from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.framework_profiles import COMPILED_LOSS, FrameworkProfile
-from meshtune.search_spaces.recipe import PLAIN, STATES, Offload, Recipe
+from meshtune.search_spaces.recipe import LINEAR, PLAIN, STATES, Adapter, Offload, Recipe, Target
 
-# A float32 scale for 256 numbers (bitsandbytes, functional.py, quantize_blockwise); of NF4 for 64, 8 bits with another
-# scale for 256 of them where it is quantized twice (Dettmers et al. 2023, section 3).
+# A float32 scale for 256 numbers (bitsandbytes, functional.py, quantize_blockwise); of NF4 for 64, and 8 bits with
+# another scale for 256 of them where scales are quantized (Dettmers et al. 2023, section 3).
 _SCALE = 4 / 256
-_BYTES = {4: 0.5 + 4 / 64, 8: 1.0, 16: 2.0, 32: 4.0}
-_TWICE = 0.5 + (1 + _SCALE) / 64
+_NF4, _NF4_TWICE = 0.5 + 4 / 64, 0.5 + (1 + _SCALE) / 64
+# The smallest format that weights outside of the layers' products have.
+_PLAIN_BYTES = 2.0
 
 
 def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile:
@@ -23,13 +32,8 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
     master = framework.master_bytes
     if recipe.adapter is not None and master == 0:
         width = recipe.adapter.bits / 8
-        own: dict[str, Any] = {
-            "weight_bytes": width,
-            "gradient_bytes": width,
-            "reduce_bytes": width,
-            "moment_bytes": width,
-        }
-        framework = replace(framework, **own)
+        own = dict.fromkeys(("weight_bytes", "gradient_bytes", "reduce_bytes", "moment_bytes"), width)
+        framework = replace(framework, **own)  # type: ignore[arg-type]  # fields of bytes alone
     states, moment = STATES[recipe.optimizer], framework.moment_bytes
     each = min(moment, states.bits / 8 + _SCALE * states.quantized) if states.bits else moment
     layers = states.values * each
@@ -44,10 +48,83 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
     )
 
 
+def in_rows(recipe: Recipe, columns: Columns) -> Columns:
+    """The columns with micro-batches counted in rows, where a sample has several."""
+    if recipe.rows_per_sample == 1:
+        return columns
+    return {**columns, "micro_batch_size": columns["micro_batch_size"] * recipe.rows_per_sample}
+
+
 def base_bytes(recipe: Recipe, framework: FrameworkProfile) -> tuple[float, float]:
     """Bytes per frozen weight: of the layers' products, and of embedding, norms, head and routers."""
-    usual = 2.0 if recipe.adapter or framework.master_bytes else framework.weight_bytes
-    own = _BYTES[recipe.base_bits] if recipe.base_bits else usual
-    own = _TWICE if recipe.base_bits == 4 and recipe.double_quantization else own
-    plain = recipe.plain_bits / 8 if recipe.plain_bits else max(own, 2.0)
-    return own, plain
+    usual = _PLAIN_BYTES if recipe.adapter or framework.master_bytes else framework.weight_bytes
+    usual = min(usual, framework.activation_bytes) if framework.probed else usual
+    fewer = {0: usual, 4: _NF4_TWICE if recipe.double_quantization else _NF4}
+    own = fewer.get(recipe.base_bits, recipe.base_bits / 8)
+    return own, recipe.plain_bits / 8 if recipe.plain_bits else max(own, _PLAIN_BYTES)
+
+
+def casts_inputs(framework: FrameworkProfile, adapter: Adapter) -> bool:
+    """Whether inputs are cast to the wider format of adapters' weights, each product's by itself."""
+    return adapter.copies_inputs and framework.weight_bytes > framework.activation_bytes
+
+
+class Adapted(NamedTuple):
+    """A product with an adapter. times: in a layer; of experts all that there are."""
+
+    target: Target
+    product: Product
+    times: int
+
+
+def adapted(kind: ModelSpec, recipe: Recipe) -> list[Adapted]:
+    """Of a layer of this kind. Queries, keys and values are three products; those of latent attention but the last
+    all count as q."""
+    if recipe.adapter is None:
+        return []
+    attention = list(kind.attention_products)
+    names = [*[Target.Q] * (len(attention) - 1), Target.O]
+    if kind.latent_attention is None:
+        reads = (kind.query_width, kind.kv_width, kind.value_width)
+        attention[:1] = [Product(kind.hidden, each, CutSide.OUTPUTS) for each in reads]
+        names = list(LINEAR[:4])
+    named = [Adapted(name, product, 1) for name, product in zip(names, attention, strict=True)]
+    for width, times in ((kind.ffn, kind.experts or 1), (kind.shared_ffn, 1)):
+        block = kind.block_products(width)
+        if times == 1 or Target.EXPERTS in recipe.adapter.targets:
+            named += [Adapted(name, one, times) for name, one in zip(LINEAR[7 - len(block) :], block, strict=True)]
+    return [one for one in named if one.target in recipe.adapter.targets]
+
+
+def trained_layers(
+    model: ModelSpec, recipe: Recipe, columns: Mapping[str, Any], expert_tp: IntColumn, all_weights: tuple[Any, Any]
+) -> tuple[FloatColumn, FloatColumn]:
+    """Trained weights of one layer of each kind on one rank, kinds x plans: those that all data-parallel ranks share,
+    and those of its experts. all_weights: the same of all weights."""
+    adapter = recipe.adapter
+    if adapter is None:
+        share = 1 - min(recipe.frozen_layers, model.layers) / model.layers
+        return all_weights[0] * share, all_weights[1] * share
+    tp, ep = columns["tp"], columns["ep"]
+    dense, experts = np.zeros_like(all_weights[0]), np.zeros_like(all_weights[1])
+    for row, (_, kind) in enumerate(layer_kinds(model)):
+        for _, product, times in adapted(kind, recipe):
+            cut = expert_tp if times > 1 else tp
+            inputs = product.inputs / (cut if product.cut is CutSide.INPUTS else 1)
+            outputs = product.outputs / (cut if product.cut is CutSide.OUTPUTS else 1)
+            own = adapter.rank * (inputs + outputs) + outputs * adapter.dora
+            if times > 1:
+                experts[row] += times / ep * own
+            else:
+                dense[row] += own
+    return dense, experts
+
+
+@lru_cache(maxsize=256)
+def trained_share(model: ModelSpec, recipe: Recipe) -> float:
+    """Of the weights in layers."""
+    one, columns = np.ones(1), {"tp": np.ones(1), "ep": np.ones(1)}
+    whole = np.array([[kind.layer_parameters] for _, kind in layer_kinds(model)])
+    dense, experts = trained_layers(model, recipe, columns, one.astype(np.int64), (whole, np.zeros_like(whole)))
+    counts = np.array([[count] for count, _ in layer_kinds(model)])
+    return float(np.sum(counts * (dense + experts)) / np.sum(counts * whole))

@@ -18,6 +18,7 @@ import numpy as np
 
 from meshtune.search_spaces.columns import FloatColumn, expert_replicas, expert_tp, sharding_ranks, zero_groups
 from meshtune.search_spaces.physics.layer_time import Rank
+from meshtune.search_spaces.physics.recipes import base_bytes, trained_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +118,19 @@ def _unit(rank: Rank, passes: Passes, count: FloatColumn) -> _Unit:
 
 def _of(rank: Rank, weights: FloatColumn, group: FloatColumn, stride: FloatColumn, groups: FloatColumn) -> _Unit:
     """Of the ranks that hold the same weights: `groups` groups of `group` ranks, `stride` apart."""
-    framework, network = rank.training.framework, rank.network
-    gradients, nothing = weights * framework.reduce_bytes, np.zeros_like(weights)
+    training, framework, network = rank.training, rank.training.framework, rank.network
+    share = trained_share(training.model, training.recipe)
+    gradients, nothing = weights * share * framework.reduce_bytes, np.zeros_like(weights)
+    frozen = np.where(rank.columns["zero_stage"] == 3, base_bytes(training.recipe, framework)[0], 0.0)
+    weight_bytes = share * framework.gather_bytes + (1 - share) * frozen
     whole = framework.whole_gradients or framework.late_whole_gradients or np.any(rank.columns["zero_stage"] == 0)
     scattered = network.gather_s(gradients, group, stride)
-    alike = framework.gather_bytes == framework.reduce_bytes
+    alike = share == 1 and framework.gather_bytes == framework.reduce_bytes
     return _Unit(
         network.all_reduce_s(gradients, group * groups, stride) if whole else nothing,
         scattered,
         network.all_reduce_s(gradients / group, groups, stride * group) if np.any(groups > 1) else nothing,
-        scattered if alike else network.gather_s(weights * framework.gather_bytes, group, stride),
+        scattered if alike else network.gather_s(weights * weight_bytes, group, stride),
     )
 
 

@@ -6,7 +6,7 @@ reduced (`replicas`) and the optimizer runs once per step. The step is the slowe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -15,12 +15,14 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn
 from meshtune.search_spaces.model import layer_kinds
 from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.held import end_weights, head_in_layers, sharded_weights
 from meshtune.search_spaces.physics.layer_time import LayerTime, Rank, summed
-from meshtune.search_spaces.physics.memory import end_weights, head_in_layers, sharded_weights
 from meshtune.search_spaces.physics.network import Network
+from meshtune.search_spaces.physics.recipes import base_bytes, in_rows, trained_share
 from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
+from meshtune.search_spaces.recipe import Offload
 from meshtune.search_spaces.stages import computes_loss, kinds_held, predicts_further, stages_apart
 
 # Orders of magnitude of a host: PCIe 4.0 with 16 lanes has 31.5 GB/s, two sockets of eight DDR4-3200 channels 410 GB/s.
@@ -73,21 +75,43 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
     """
     if problems := missing(training):
         raise InvalidValue(problems)
+    recipe, columns = training.recipe, in_rows(training.recipe, columns)
+    if recipe.mean_tokens:
+        training = replace(training, model=replace(training.model, seq_len=recipe.mean_tokens))
     floats = {name: column.astype(np.float64) for name, column in columns.items()}
     rank = Rank(training, floats, constants, Network(training.cluster, constants))
     stage, micro = _slowest_stage(rank), floats["grad_accum_steps"]
     work = stage.work
     return {
-        TimePart.COMPUTE: micro * (work.compute + stage.head_s),
+        TimePart.COMPUTE: micro * (work.compute + stage.head_s + _beside_s(rank, stage)),
         TimePart.RECOMPUTE: micro * work.recompute,
         TimePart.TP: micro * work.tp,
         TimePart.CP: micro * work.cp,
         TimePart.EP: micro * work.ep,
         TimePart.SEND_RECEIVE: _send_receive_s(rank, stage),
         TimePart.BUBBLE: _bubble_s(rank, stage),
-        TimePart.DP: _dp_s(rank, stage),
+        TimePart.DP: _dp_s(rank, stage) + _uploads_s(rank, stage),
         TimePart.OPTIMIZER: _optimizer_s(rank, stage),
     }
+
+
+def _beside_s(rank: Rank, stage: _Stage) -> FloatColumn:
+    """Of a micro-batch, the forward passes of other models, each as long as the trained one's by its weights."""
+    model = rank.training.model
+    sizes = [one.parameters or model.parameters for one in rank.training.recipe.beside if one.runs]
+    forward = (stage.work.compute + stage.head_s) / (1 + rank.passes[1])
+    beside: FloatColumn = forward * sum(sizes) / model.parameters
+    return beside
+
+
+def _uploads_s(rank: Rank, stage: _Stage) -> FloatColumn:
+    """The rank's share of weights that lie in the host's memory, which come for the forward and the backward pass of
+    each micro-batch, beside them."""
+    c, framework, recipe = rank.columns, rank.training.framework, rank.training.recipe
+    if recipe.offload is not Offload.WEIGHTS:
+        return np.zeros_like(c["tp"])
+    own = sharded_weights(framework, c, *stage.weights) * base_bytes(recipe, framework)[0]
+    return c["grad_accum_steps"] * rank.exposed_s(2 * own / HOST_LINK_BYTES_PER_S, stage.seconds)
 
 
 def _slowest_stage(rank: Rank) -> _Stage:
@@ -160,6 +184,7 @@ def _optimizer_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
     c, framework, (dense, experts) = rank.columns, rank.training.framework, stage.weights
     own = np.where(c["zero_stage"] >= 1, sharded_weights(framework, c, dense, experts), dense + experts)
+    own = own * trained_share(rank.training.model, rank.training.recipe)
     per_weight = 2 * (framework.optimizer_bytes + framework.step_bytes)
     per_weight += 2 * framework.weight_bytes + framework.gradient_bytes
     rates = rank.rates
