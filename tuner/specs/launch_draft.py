@@ -69,7 +69,7 @@ def draft_launch(
     asked = [question for question in imported.questions if question.path and not question.guessed]
     unsaid = {"global_batch_size": "is not said by the launch"}
     if not any(question.path.partition(".")[0] == "cluster" for question in asked):
-        document["cluster"], unsaid["cluster"] = _cluster(imported, devices)
+        document["cluster"], unsaid["cluster"] = cluster_here(imported, devices)
         if document["cluster"]:
             guesses += filter(None, [unsaid["cluster"]])
             _count_batch(document, imported)
@@ -137,7 +137,7 @@ def _count_batch(document: dict[str, Any], imported: Imported) -> None:
         document["global_batch_size"] = each * devices // prod(plan.get(axis, 1) for axis in ("tp", "pp", "cp"))
 
 
-def _cluster(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | None, str]:
+def cluster_here(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | None, str]:
     """The spec's section and what is guessed of it; None, and why it is to be said."""
     scheduler, nodes = imported.runner, imported.nodes or 1
     if scheduler.get("kind", "local") != "local":

@@ -1,0 +1,244 @@
+"""What people say of a training in words (a model, devices, a method) as a spec, and as a question of whether it fits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from meshtune.runners.documents import merged, read_value
+from meshtune.runners.programs.dialects.base import CannotRead, Imported
+from meshtune.runners.programs.dialects.sources import read_source
+from meshtune.runners.programs.named_models import model_named
+from meshtune.runners.programs.workloads.command import PROFILES
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
+from meshtune.search_spaces.bounds import DEFAULT_MICRO_BATCHES
+from meshtune.search_spaces.checks import (
+    Checks,
+    Closed,
+    InvalidValue,
+    Limit,
+    Problem,
+    StrEnum,
+    Whole,
+    did_you_mean,
+    problems_as,
+    raising,
+)
+from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.presets import cluster_on, described, model_presets
+from meshtune.search_spaces.recipe import LINEAR, Optimizer, Target
+from meshtune.search_spaces.space import Space
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of, workload_of
+from meshtune.tuner.prediction.fit import FitQuestion, LargestModel, largest_model
+from meshtune.tuner.specs.launch_draft import cluster_here, devices_here, draft_launch
+from meshtune.tuner.specs.read import read_spec
+
+PROGRAMS: Mapping[str, Mapping[str, Any]] = PROFILES.lists["fit"]
+SEQ_LEN = 4096
+# Rows of a step, where nobody says how many: a usual number, and at least one for each device.
+BATCH = 64
+MAX_LENGTHS = 1_000_000
+
+
+class Method(StrEnum):
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitWords(Closed):
+    """What `meshtune fit` and POST /v1/fit are told."""
+
+    # As the Hub or a preset names it; empty: the largest model that fits is asked.
+    model: str = ""
+    # Devices or a cluster, such as 8xH100, RTX 4090, p5.48xlarge.
+    on: str = ""
+    # Tokens of a row; by default those of a launch, or 4,096.
+    seq: Whole | None = None
+    method: Method | None = None
+    # One of fsdp, deepspeed, megatron, torchtitan, trl, unsloth, axolotl, llama_factory, ms_swift, torchtune.
+    program: str = "fsdp"
+    # Rows of a step over all devices.
+    batch: Whole | None = None
+    # The present micro-batch, which is judged; changes start from it.
+    micro_batch: Whole | None = None
+    # Of adapters.
+    rank: Whole | None = None
+    optimizer: Optimizer | None = None
+    # Tokens of each row of the data: memory is then that of its longest rows, speed that of the mean.
+    lengths: tuple[Whole, ...] = ()
+    # Of an hour of one device, in any currency.
+    price: Annotated[float, Limit(above=0, high=1e30)] | None = None
+
+    def _check(self, checks: Checks) -> None:
+        known = f"no program is called {self.program!r}; {did_you_mean(self.program, PROGRAMS)}"
+        checks.require(self.program in PROGRAMS, "program", known)
+        for name, kind in (("method", Method), ("optimizer", Optimizer)):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, checks.member(kind, name, value))
+        checks.require(len(self.lengths) <= MAX_LENGTHS, "lengths", f"has more than {MAX_LENGTHS} rows")
+
+    @property
+    def program_section(self) -> Mapping[str, Any]:
+        own = PROGRAMS[self.program]
+        return PROGRAMS[own["like"]] if "like" in own else own
+
+
+def said(words: FitWords | None = None, **given: Any) -> FitWords:
+    """The words with those that are given, which is not null and not empty. Raises InvalidValue."""
+    told = {name: value for name, value in given.items() if value not in (None, "")}
+    return read_value(FitWords, told) if words is None else replace(words, **told)
+
+
+def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
+    """The spec of a model on some devices, without a command. here: names may be of folders and devices of this machine.
+    Raises InvalidValue."""
+    training: dict[str, Any] = {}
+    if here and (Path(words.model) / "adapter_config.json").is_file():
+        words, training = _of_adapter(words)
+    with problems_as(InvalidValue, "model"):
+        model = model_named(words.model, None if here else {})
+    return _document(words, model, training, here=here)
+
+
+def _document(words: FitWords, model: Mapping[str, Any], training: dict[str, Any], *, here: bool) -> dict[str, Any]:
+    program, cluster = words.program_section, _cluster(words, here=here)
+    devices = cluster.get("nodes", 1) * cluster.get("devices_per_node", 1)
+    seq_len = words.seq or (max(words.lengths) if words.lengths else SEQ_LEN)
+    return {
+        "name": "fit",
+        "model": {**model, "seq_len": seq_len},
+        "training": merged(training, _training(words)),
+        "cluster": cluster,
+        "global_batch_size": words.batch or devices * -(-BATCH // devices),
+        "space": {key: list(values) for key, values in program["space"].items()},
+        "workload": {"kind": "command", "framework": program["framework"]},
+    }
+
+
+def _training(words: FitWords) -> dict[str, Any]:
+    """The section `training`, as far as the words say it."""
+    section: dict[str, Any] = {}
+    if words.method in (Method.LORA, Method.QLORA) or words.rank is not None:
+        section["adapter"] = {} if words.rank is None else {"rank": words.rank}
+    if words.method is Method.QLORA:
+        section["base_bits"] = 4
+    if words.optimizer is not None:
+        section["optimizer"] = str(words.optimizer)
+    if words.lengths:
+        section["mean_tokens"] = max(1, round(sum(words.lengths) / len(words.lengths)))
+    return section
+
+
+def _cluster(words: FitWords, *, here: bool) -> dict[str, Any]:
+    """The section `cluster`. Raises InvalidValue."""
+    price = {} if words.price is None else {"device_hour_price": words.price}
+    if words.on:
+        with problems_as(InvalidValue, "on"):
+            return {**cluster_on(words.on), **price}
+    if here:
+        devices = devices_here(Path())
+        kinds = sorted({one.name for one in devices.accelerators})
+        if len(kinds) > 1:
+            told = f"this machine has {' and '.join(kinds)}: leave the smaller card out, and name the others by --on"
+            raise InvalidValue([Problem("on", told)])
+        if devices.accelerators and (section := cluster_here(Imported(workload={}), devices)[0]):
+            return {**section, **price}
+    told = "names no devices, such as 8xH100" + ", and this machine has no accelerator: give --on" * here
+    raise InvalidValue([Problem("on", told)])
+
+
+def _of_adapter(words: FitWords) -> tuple[FitWords, dict[str, Any]]:
+    """The words with the base model of a checkpoint of PEFT, and the section `training`. Raises InvalidValue."""
+    folder = Path(words.model)
+    with problems_as(InvalidValue, str(folder / "adapter_config.json")):
+        with raising(lambda told: InvalidValue([Problem("", told)]), "", UnreadableText):
+            config = read_json(read_file(folder / "adapter_config.json", SLOW_LIMITS.max_bytes))
+        if not isinstance(config, Mapping):
+            raise InvalidValue([Problem("", "must be a mapping")])
+        adapter = {"rank": config.get("r", 8), "targets": targets_of(config.get("target_modules"))}
+        adapter |= {"dora": True} if config.get("use_dora") else {}
+    base = str(folder) if (folder / "config.json").is_file() else str(config.get("base_model_name_or_path") or "")
+    return replace(words, model=base), {"adapter": adapter}
+
+
+def targets_of(modules: object) -> list[str]:
+    """PEFT's target_modules as the products that have an adapter; all linear ones where it is a pattern."""
+    fused = {"qkv": "q k v", "gate_up": "gate up", "Wqkv": "q k v", "query_key_value": "q k v"}
+    last = [str(name).rpartition(".")[2].removesuffix("_proj") for name in modules] if isinstance(modules, list) else []
+    named = [word for name in last for word in fused.get(name, name).split()]
+    return [word for word in dict.fromkeys(named) if word in {*Target}] or [str(one) for one in LINEAR]
+
+
+def launch_document(file: Path, words: FitWords) -> dict[str, Any]:
+    """The spec of a launch script or a configuration of this machine, which is read and not run. Raises InvalidValue."""
+    with raising(lambda told: InvalidValue([Problem(str(file), told)]), "", CannotRead):
+        imported = read_source(file, given=os.environ)
+    answers: dict[str, Any] = {}
+    # Devices that nothing names are those of a launch, else of this machine.
+    if words.on or not (imported.runner.get("kind", "local") != "local"):
+        answers["cluster"] = _cluster(words, here=True)
+    answers |= {"model.seq_len": words.seq} if words.seq else {}
+    answers |= {"global_batch_size": words.batch} if words.batch else {}
+    if words.model:
+        answers["model"] = {**model_named(words.model), "seq_len": words.seq or imported.model.get("seq_len", SEQ_LEN)}
+    draft = draft_launch(imported, name="fit", here=file.parent, devices=devices_here(Path()), answers=answers)
+    if draft.open:
+        raise InvalidValue([Problem(one.path, one.text) for one in draft.open])
+    training = merged(dict(getattr(imported, "training", {})), _training(words))
+    return {**draft.document, **({"training": training} if training else {})}
+
+
+def question_of(document: Mapping[str, Any], words: FitWords) -> FitQuestion:
+    """The user's setting is a launch's, or the program's plain one of the micro-batch that is said. Raises InvalidSpec,
+    InvalidValue."""
+    size = words.micro_batch
+    if size is not None:
+        tried = document.get("space", {}).get("micro_batch_size", DEFAULT_MICRO_BATCHES)
+        document = merged(document, {"space": {"micro_batch_size": sorted({*tried, size})}})
+    spec, space = read_spec(document, None)
+    start = spec.baseline
+    if size is not None:
+        c = space.columns
+        order = np.lexsort((c["zero_group"], -c["zero_stage"], c["tp"] * c["pp"] * c["cp"], c["recompute"]))
+        plain = next((row for row in order if c["micro_batch_size"][row] == size), None)
+        if plain is None:
+            told = f"is {size}, which no legal plan of global batch {spec.global_batch_size} has: see --batch"
+            raise InvalidValue([Problem("micro_batch", told)])
+        start = space.plan(int(plain))
+    return _question(spec, space, words, start)
+
+
+def _question(spec: CampaignSpec, space: Space, words: FitWords, start: Plan | None = None) -> FitQuestion:
+    framework = workload_of(spec).framework
+    return FitQuestion(space=space, framework=framework, recipe=spec.training, start=start, lengths=words.lengths)
+
+
+def largest_models(words: FitWords, here: bool = False) -> tuple[LargestModel, ...]:
+    """Of the presets, by method. Raises InvalidSpec, InvalidValue."""
+    presets = {name: read_value(ModelSpec, described(entry)) for name, entry in model_presets().items()}
+    models = sorted(presets.values(), key=lambda model: -model.parameters)
+    found = []
+    for method in Method:
+        document = _document(replace(words, method=method), described(model_presets()[models[-1].name]), {}, here=here)
+        spec, _ = read_spec(document, None)
+        spaces = _spaces(spec, models)
+        found.append(largest_model(str(method), (_question(own, space, words) for own, space in spaces)))
+    return tuple(found)
+
+
+def _spaces(spec: CampaignSpec, models: Sequence[ModelSpec]) -> Iterator[tuple[CampaignSpec, Space]]:
+    """Of models whose weights alone have room on all devices together, in as few bits as the recipe has them."""
+    room, bits = spec.cluster.devices * spec.cluster.device.memory_bytes, spec.training.base_bits or 16
+    for model in models:
+        if model.parameters * bits / 8 < room:
+            own = replace(spec, model=replace(model, seq_len=spec.model.seq_len))
+            if len(space := space_of(own)):
+                yield own, space
