@@ -71,7 +71,7 @@ def _most(name: str, most: Most) -> str:
 
 
 def _time(share: float) -> str:
-    return f"{100 * share:+.0f} %"
+    return f"{round(100 * share) or 0:+d} %"
 
 
 def _changes(fit: Fit) -> Table:
