@@ -16,7 +16,16 @@ from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 MODEL_FILES = (
     *("models.toml", "models_llama.toml", "models_mpt.toml", "models_qwen3.toml", "models_moe.toml"),
-    "models_latent.toml",
+    *("models_latent.toml", "models_hub.toml", "models_vision.toml"),
+)
+CLUSTER_FILES = ("clusters.toml", "clusters_cloud.toml", "clusters_cards.toml")
+
+
+# "8 x H100", "8 H100", "H100 x8", "h100:8".
+_COUNTED = re.compile(r"(?:(\d+)(?: ?[x*\u00d7] ?|(?<!\d{4}) (?=[a-z])))?(.*?)(?:(?: x ?| ?[*:\u00d7] ?)(\d+))?")
+MIXED_CARDS = (
+    "cards of several kinds: a plan needs equal ones: leave the small card out (CUDA_VISIBLE_DEVICES=...), or count "
+    "all as the smallest"
 )
 
 
@@ -49,7 +58,7 @@ def _on_hub() -> Mapping[str, str]:
 def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
     """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""
     clusters = {}
-    for key, entry in _read("clusters.toml").items():
+    for key, entry in (each for file in CLUSTER_FILES for each in _read(file).items()):
         device = described(device_presets()[entry["device"]])
         source = f"{entry['source']}. Device: {device_presets()[entry['device']]['source']}"
         names = {**entry.get("names", {}), key: entry["devices_per_node"]}
@@ -74,7 +83,8 @@ def devices_called(words: str) -> list[str]:
         name: max((len(set(each.split())) for each in entry["called"] if set(each.split()) <= said), default=0)
         for name, entry in device_presets().items()
     }
-    best = [name for name, count in met.items() if count == max(met.values()) > 0 and "laptop" not in said]
+    others = {"laptop", "ti", "super"} & said
+    best = [name for name, count in met.items() if count == max(met.values()) > 0 and not others]
     return [name for name in best if name.rpartition("-")[2].lower() in said] or best
 
 
@@ -89,35 +99,44 @@ def cluster_of(words: str, nodes: int, devices_per_node: int, memory_bytes: int 
 
     def distance(entry: tuple[str, Mapping[str, Any]]) -> tuple[int, bool, bool]:
         own = entry[1]["device"]["memory_bytes"]
-        # The larger memory where nothing is said; the vendor's own node before a site's.
+        # The larger memory where nothing is said; the vendor's own node and plain cards before a site's.
         away = abs(own - (memory_bytes or 2**60))
-        return away, entry[1]["devices_per_node"] != devices_per_node, not entry[0].startswith("dgx-")
+        return away, entry[1]["devices_per_node"] != devices_per_node, not entry[0].startswith(("dgx-", "pcie-"))
 
-    return {"preset": min(known, key=distance)[0], "nodes": nodes, "devices_per_node": devices_per_node}
+    return _section(min(known, key=distance)[0], nodes, devices_per_node)
 
 
-_COUNTED = re.compile(r"\s*(?:(\d+)\s*[x*\u00d7]\s*)?(.*?)(?:(?:\s+x\s*|\s*[*:\u00d7]\s*)(\d+))?\s*")
+def _section(preset: str, nodes: int, devices_per_node: int) -> dict[str, Any]:
+    # Without the preset's modules where such a node has half of one.
+    halved = devices_per_node % cluster_presets()[preset].get("devices_per_module", 1) != 0
+    single = {"devices_per_module": 1, "module_link": None} if halved else {}
+    return {"preset": preset, "nodes": nodes, "devices_per_node": devices_per_node, **single}
 
 
 def cluster_on(words: str) -> dict[str, Any]:
-    """A spec's `cluster` section for what people say: "8xH100", "RTX 4090", "2 x p4d.24xlarge", "dgx-h100". A count is of
-    nodes before the name of a cluster, else of devices. Raises InvalidValue."""
-    before, name, behind = _COUNTED.fullmatch(words.lower()).groups()  # type: ignore[union-attr]
-    count = max(1, int(before or behind or 1))
+    """A spec's `cluster` section for what people say: "8xH100", "RTX 4090", "2 x p4d.24xlarge", "dgx-h100". A count is
+    of nodes before the name of a cluster, else of devices. Raises InvalidValue."""
+    text = " ".join(words.lower().split())
+    said = _COUNTED.fullmatch(text)
+    before, name, behind = said.groups() if said else ("", text, "")
+    count, devices = max(1, int(before or behind or 1)), device_presets().values()
+    called = [each for entry in devices for each in entry["called"]]
     named = {other: (key, each) for key, entry in cluster_presets().items() for other, each in entry["names"].items()}
-    if name in named:
-        preset, each = named[name]
-        return {"preset": preset, "nodes": count, "devices_per_node": each}
-    if section := cluster_of(name, 1, min(count, 8)):
-        most = cluster_presets()[section["preset"]]["devices_per_node"]
-        each = min(count, most)
+    known = next((each for each in (name.removeprefix("standard_"), name.replace(" ", "-")) if each in named), name)
+    if known in named and name not in called:
+        return _section(named[known][0], count, named[known][1])
+    if re.search(r"[+,;&]| and ", name):
+        told = MIXED_CARDS
+    elif section := cluster_of(name, 1, 8):
+        each = min(count, cluster_presets()[section["preset"]]["devices_per_node"])
         if count % each == 0:
-            return section | {"nodes": count // each, "devices_per_node": each}
-        raise InvalidValue(
-            [Problem("", f"{words!r}: {section['preset']} has nodes of {most}, of which {count} is no multiple")]
-        )
-    hint = did_you_mean(name, [*named, *(each for entry in device_presets().values() for each in entry["called"])])
-    raise InvalidValue([Problem("", f"{words!r} is no device or cluster that meshtune knows; {hint}")])
+            return _section(section["preset"], count // each, each)
+        told = f"{section['preset']} has nodes of {each}, of which {count} is no multiple"
+    elif left_out := re.search("gaudi|tpu|trainium|inferentia", name):
+        told = f"{left_out[0]} is left out: meshtune knows devices of NVIDIA, AMD and Intel's Max series"
+    else:
+        told = f"is no device or cluster that meshtune knows; {did_you_mean(name, {*named, *called})}"
+    raise InvalidValue([Problem("", f"{words!r}: {told}")])
 
 
 @cache

@@ -19,7 +19,7 @@ from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, Imported, 
 from meshtune.runners.programs.dialects.config_import import literal, placed
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.presets import cluster_of
+from meshtune.search_spaces.presets import MIXED_CARDS, cluster_of
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_document
 
@@ -154,6 +154,8 @@ def cluster_here(imported: Imported, devices: Devices) -> tuple[dict[str, Any] |
         share = devices.memory_bytes // each
         return {"preset": "local-cpu", "devices_per_node": each, "device": {"memory_bytes": share}}, ""
     first = here[0]
+    if len({each.name for each in here}) > 1:
+        return None, f"this machine has {MIXED_CARDS}"
     if section := cluster_of(first.name, 1, each, first.memory_bytes):
         return section, f"cluster {section['preset']} by the device's name, {first.name}: its links are of that machine"
     device = {"name": first.name, "kind": str(_KINDS[first.vendor]), "memory_bytes": first.memory_bytes}
