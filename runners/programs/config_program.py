@@ -174,7 +174,7 @@ class ConfigProgram:
         said = {self.plain(key): value for key, value in own.items()}
         there = resolved(said) if self._command.get("omegaconf") else said
         places = self.table.lists.get("places", {})
-        reading = Reading({**there, **(dump or {})}, place=place, places=places)
+        reading = Reading({**there, **(dump or {})}, place=place, places=places, script=launch.script if launch else "")
         if asked:
             reading.ask("", asked.strip())
         choose = self._program.get("variant")

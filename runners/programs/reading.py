@@ -15,7 +15,7 @@ from typing import Any
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import Imported, Question, Remarks, value_of
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known, is_placeholder
-from meshtune.runners.programs.dialects.config_import import at
+from meshtune.runners.programs.dialects.config_import import at, placed
 from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.plan import PLAN_FIELDS
 
@@ -30,6 +30,8 @@ _PATHS = {
     "nodes": "cluster.nodes",
     "devices_per_node": "cluster.nodes",
     "grad_accum_steps": "global_batch_size",
+    # Facts that are no part of a spec.
+    **dict.fromkeys(("method", "stage", "loaded"), ""),
 }
 # What programs are told in place of an axis, which is 0 where it is as usual: see `rows.derived`; and the axis.
 DERIVED: Mapping[str, str] = {
@@ -61,15 +63,17 @@ def truth(value: Any) -> bool | None:
 @dataclass(slots=True)
 class Reading(Remarks):
     """given: by name; of a flag its words as a tuple, of a key its value, keys of sections dotted. more: the words that
-    may say what no other does; "" where everything was read. devices: ranks in all, None unknown.
+    may say what no other does; "" where everything was read. devices: ranks in all, None unknown. script: the program,
+    "" unknown.
 
-    fields: what was read, by field (of Plan; of ModelSpec behind `model.`; dtype, global_batch_size, nodes,
+    fields: what was read, by field (of Plan; of ModelSpec behind `model.`, of Recipe behind `training.`; dtype, global_batch_size, nodes,
     devices_per_node). said: the words that said a field. kept: fields of the plan that a command's trials keep, with
     their values. places: what `{section}` in a name stands for."""
 
     given: Mapping[str, Any]
     more: str = ""
     devices: int | None = None
+    script: str = ""
     fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     said: dict[str, str] = dataclasses.field(default_factory=dict)
     kept: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -158,14 +162,9 @@ class Reading(Remarks):
     def plan(self) -> dict[str, Any]:
         return {name: value for name, value in self.fields.items() if name in PLAN_FIELDS}
 
-    def model(self) -> dict[str, Any]:
-        """Fields of ModelSpec, those of latent attention in a mapping of their own."""
-        document: dict[str, Any] = {}
-        for name, value in self.fields.items():
-            section, _, key = name.removeprefix("model.").rpartition(".")
-            if name.startswith("model."):
-                (document.setdefault(section, {}) if section else document)[key] = value
-        return document
+    def section(self, name: str) -> dict[str, Any]:
+        """Fields behind `name.`, dotted ones in mappings of their own."""
+        return placed({}, {key[len(name) + 1 :]: value for key, value in self.fields.items() if key.startswith(f"{name}.")})
 
     def imported(self, workload: Mapping[str, Any], **more: Any) -> Imported:
         """What was read, without the values that are asked. more: other fields of Imported."""
@@ -180,7 +179,8 @@ class Reading(Remarks):
         return Imported(
             **{
                 "workload": own,
-                "model": known.model(),
+                "model": known.section("model"),
+                "training": known.section("training"),
                 "plan": known.plan(),
                 "global_batch_size": fields.get("global_batch_size"),
                 "nodes": fields.get("nodes"),

@@ -2,8 +2,8 @@
 
 A table is `NAME/table.toml`. Each `[[row]]` ties one field to the names (flags, or dotted keys) that say it:
 
-    field       of Plan, or of DERIVED in its place; of ModelSpec behind `model.`; dtype, global_batch_size, nodes,
-                devices_per_node; or a fact of the program's own (see `special`)
+    field       of Plan, or of DERIVED in its place; of ModelSpec behind `model.`, of Recipe behind `training.`;
+                dtype, global_batch_size, nodes, devices_per_node; or a fact of the program's own (see `special`)
     names       the first is written, the others are read as well
     words       by value: the program's word, or several, of which the first is written; case does not count
     cases       in place of names: of each value the settings that say it; the first that holds is read
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -42,6 +42,7 @@ from meshtune.search_spaces.columns import sharding_ranks, zero_groups
 from meshtune.search_spaces.conditions import Condition, Domain, parse_condition
 from meshtune.search_spaces.model import Activation, Norm, Position
 from meshtune.search_spaces.plan import AXES, Plan
+from meshtune.search_spaces.recipe import Adapter, Recipe
 
 DTYPES = ("bfloat16", "float16", "float32")
 # Of the fields that are no numbers.
@@ -49,6 +50,12 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     **{axis.name: tuple(map(str, axis.members)) or (False, True) for axis in AXES if axis.kind is not int},
     **{f"model.{kind.__name__.lower()}": tuple(map(str, kind)) for kind in (Norm, Activation, Position)},
     "model.tied_head": (False, True),
+    **{f"training.{each.name}": (False, True) for each in fields(Recipe) if each.type == "bool"},
+    **{f"training.adapter.{each.name}": (False, True) for each in fields(Adapter) if each.type == "bool"},
+    # What is made of a sample: itself; two answers beside a reference, or without one; one beside a reference; two for a
+    # reward; a teacher's answers; or those that the training generates.
+    "stage": ("sft", "dpo", "pairs", "kto", "reward", "teacher", "generated"),
+    "method": ("full", "lora", "freeze"),
     "dtype": DTYPES,
     "device": tuple(map(str, DeviceKind)),
 }
@@ -58,13 +65,13 @@ class _Domains(dict[str, Domain]):
     """Every dotted name is a field; what is not listed is a number."""
 
     def __contains__(self, name: object) -> bool:
-        return name in VALUES or (isinstance(name, str) and (name in NUMBERS or name.startswith("model.")))
+        return name in VALUES or (isinstance(name, str) and (name in NUMBERS or name.startswith(("model.", "training."))))
 
     def __missing__(self, name: str) -> Domain:
         return Domain(VALUES.get(name))
 
 
-NUMBERS = frozenset({*(axis.name for axis in AXES), *DERIVED, "global_batch_size", "nodes", "devices_per_node"})
+NUMBERS = frozenset({*(axis.name for axis in AXES), *DERIVED, "global_batch_size", "nodes", "devices_per_node", "loaded"})
 
 
 def derived(plan: Plan) -> dict[str, int]:
@@ -143,7 +150,7 @@ class Row(Closed):
             "set",
             f"must be always, there, known, key or never, not {self.set!r}",
         )
-        says = self.names or self.cases or self.special or self.writes or self.removes or self.absent is not None
+        says = self.names or self.cases or self.special or self.writes or self.removes or self.absent is not None or self.absent_of
         checks.require(bool(says), "field", f"{self.field} needs names, cases, writes, special or absent")
 
     @property

@@ -185,9 +185,9 @@ def _matching(pattern: str, reading: Reading) -> list[str]:
 
 
 def _section(field: str) -> str:
-    if field.startswith("model."):
-        return "model"
-    return "plan" if field in NUMBERS or field in VALUES else "other"
+    if field.startswith(("model.", "training.")):
+        return field.partition(".")[0]
+    return "plan" if path_of(field) and (field in NUMBERS or field in VALUES) else "other"
 
 
 def _read_cases(row: Row, reading: Reading) -> None:

@@ -49,6 +49,7 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
         "name": name,
         **(questions if imported.questions else {}),
         **({"model": {**shapes, **imported.model}} if with_model else {}),
+        **({"training": dict(imported.training)} if imported.training else {}),
         "cluster": _cluster(imported, cluster),
         "global_batch_size": imported.global_batch_size,
         "space": {**_space(baseline), **imported.space},

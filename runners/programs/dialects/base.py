@@ -76,13 +76,14 @@ class Remarks:
 class Imported:
     """What a launch script or configuration says, as parts of a campaign spec; what it does not say is left out.
 
-    model, plan: fields of ModelSpec and of Plan. workload, runner, trial: the spec's sections, the user's other
+    model, training, plan: fields of ModelSpec, Recipe and Plan. workload, runner, trial: the spec's sections, the user's other
     arguments in the first. space: the values that the program takes, where they are fewer or others than what is tried
     by default. questions: no value is written that was not read. notes: what was read and leaves nothing
     open, such as a setting that predictions do not know."""
 
     workload: Mapping[str, Any]
     model: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] = field(default_factory=dict)
     global_batch_size: int | None = None
     nodes: int | None = None

@@ -1,9 +1,8 @@
-"""What no row of ms-swift's table can say: passes that follow from the devices, the number format of a checkpoint, what
-is trained where nobody says it, and the second model of preferences (ms-swift 4.6.0; see the table)."""
+"""What no row of ms-swift's table can say: passes that follow from the devices, and the number format of a checkpoint
+(ms-swift 4.6.0; see the table)."""
 
 from __future__ import annotations
 
-import re
 from math import ceil
 from pathlib import PurePath
 
@@ -41,43 +40,6 @@ def dtype(reading: TrainerReading) -> None:
         plain = said == "float32" and truth(reading.get("--fp16")) is False
         trained = said if said == "bfloat16" or plain else "float16"
         reading.put("dtype", trained, "--bf16", "--fp16", "--torch_dtype", "--dtype")
-
-
-def _tuner(reading: TrainerReading) -> str:
-    """What is trained: full, lora ..., in the words of releases 4, 3 and 2; else what the table has."""
-    name = reading.first(("--tuner_type", "--train_type", "--sft_type"))
-    return str(reading.get(name) if name else reading.table.lists["adapters"]["absent"]).lower()
-
-
-def adapters(reading: TrainerReading) -> None:
-    """One question of what is trained otherwise than predictions count it."""
-    kind, model = _tuner(reading), str(reading.get(reading.first(reading.table.lists["models"]["names"])))
-    sizes = filter(reading.has, ("--lora_alpha", "--target_modules", "--target_regex"))
-    own = [f"rank {reading.get('--lora_rank') or 8}", *map(reading.written, sizes)]
-    told = [] if kind == "full" else [f"{kind} ({', '.join(own)})" if "lora" in kind else kind]
-    if not reading.has("--freeze_vit") and re.search(reading.table.lists["second_model"]["models"], model):
-        told.append(f"{model} with a vision tower, which is frozen")
-    if told:
-        counted = "predictions count gradients and optimizer of all weights, and of no others"
-        reading.ask("", f"{', '.join(told)}: {counted}: compare memory with a run")
-
-
-def second_model(reading: TrainerReading) -> None:
-    """swift/arguments/rlhf_args.py: pairs, and a reference, another model where there are no adapters."""
-    if not reading.launch.script.removesuffix(".py").endswith("rlhf"):
-        return
-    kind, found = str(reading.get("--rlhf_type") or "dpo"), list[str]()
-    if kind in ("dpo", "orpo", "simpo", "cpo", "rm"):
-        found.append("samples in pairs, two sequences each")
-    reference = kind in ("dpo", "kto", "ppo") or (kind == "grpo" and reading.get("--beta") not in ("0", "0.0"))
-    if reference and _tuner(reading) == "full":
-        found.append("a second model of the same size as reference")
-    found += map(reading.written, filter(reading.has, ("--teacher_model", "--reward_model")))
-    if kind in ("grpo", "ppo", "gkd"):
-        found.append("samples that are generated in the training")
-    told = ", ".join(found) or "no second model"
-    counted = "predictions count one model and micro_batch_size sequences"
-    reading.ask("", f"rlhf_type {kind}: {told}; {counted}: compare memory and speed with a run")
 
 
 # Over Megatron.

@@ -245,24 +245,12 @@ def profile(reading: TrainerReading, framework: str) -> str:
     return framework.format(dtype=reading.fields.get("dtype") or "bfloat16")
 
 
-# Which weights are trained.
-def adapters(reading: TrainerReading) -> None:
-    """LoRA and its kind. TRL's sizes alone do nothing."""
-    none = TABLE.words("adapters.none")
-    named = {each: sorted(filter(reading.has, TABLE.words(f"adapters.{each}"))) for each in ("switches", "sizes")}
-    sizes = named["sizes"] if not named["switches"] and reading.variant != "trl" else []
-    if said := [name for name in named["switches"] or sizes if str(reading.get(name)).lower() not in none]:
-        told = "adapters (LoRA) are trained alone, and predictions count gradients and optimizer of all weights"
-        words = dict.fromkeys((*said, *named["sizes"]))
-        reading.ask("", f"{', '.join(map(reading.written, words))}: {told}: compare memory with a run")
-
-
-def second_model(reading: TrainerReading) -> None:
-    named = sorted(name for name in TABLE.words("second_model.names") if reading.has(name))
-    model = reading.first(TABLE.lists["models"]["names"])
-    if model and re.search(TABLE.lists["second_model"]["models"], str(reading.get(model))):
+def tower(reading: TrainerReading) -> None:
+    """A vision tower, by the model's name; with it the projector and others that scripts name."""
+    named = [name for name in TABLE.words("tower.names") if reading.has(name)]
+    model = reading.first(reading.table.lists["models"]["names"])
+    if model and re.search(TABLE.lists["tower"]["models"], str(reading.get(model))):
         named.append(model)
-    match = re.search(TABLE.lists["second_model"]["script"], f" {reading.launch.script} ")
-    if said := ", ".join(map(reading.written, named)) or (match and reading.launch.script):
-        told = "a second model (a vision tower, a reference) or samples in pairs may be there, and predictions count"
-        reading.ask("", f"{said}: {told} one model and micro_batch_size sequences: compare memory with a run")
+    if named:
+        told = "a tower beside the decoder, which predictions leave out: write model.tower_parameters, and"
+        reading.ask("", f"{', '.join(map(reading.written, sorted(named)))}: {told} training.trained_tower if it is trained")

@@ -172,6 +172,7 @@ def reading_of(launch: Launch) -> TrainerReading:
         launcher=launcher,
         table=table.variant(variant),
         place=launch.place,
+        script=launch.script,
     )
     if elsewhere:
         reading.ask("", elsewhere)
