@@ -157,6 +157,10 @@ class Recipe(Closed):
     offload_activations: bool = False
     # Head and cross entropy are one kernel that has no logits of all tokens (Liger, Cut CE); else as the program does.
     fused_loss: bool = False
+    # Cross entropy is one kernel, which leaves the gradient in the logits' place (Unsloth, Liger's, a compiled loss).
+    loss_kernel: bool = False
+    # So are norms and the activation function, which computes its results again (Liger, Unsloth).
+    layer_kernels: bool = False
     # Rows of one sample: 2 where a chosen and a rejected answer are compared.
     rows_per_sample: Whole = 1
     # Reference, teacher, reward and value models.
@@ -201,6 +205,8 @@ class Recipe(Closed):
             "trained tower": self.trained_tower,
             "activations offloaded": self.offload_activations,
             "fused loss": self.fused_loss,
+            "kernel of the loss": self.loss_kernel,
+            "kernels of layers": self.layer_kernels,
             "pairs": self.rows_per_sample == 2,
         }
         parts += [name for name, so in named.items() if so]

@@ -22,15 +22,16 @@ from meshtune.search_spaces.columns import (
     BoolColumn,
     Columns,
     FloatColumn,
+    IntColumn,
     expert_tp,
 )
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, layer_kinds
 from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
-from meshtune.search_spaces.physics.recipes import adapted, casts_inputs
+from meshtune.search_spaces.physics.recipes import adapted, autocasts, base_bytes, casts_inputs
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
-from meshtune.search_spaces.recipe import PLAIN, Recipe, Target
+from meshtune.search_spaces.recipe import LINEAR, PLAIN, Recipe, Target
 from meshtune.search_spaces.routing import UNEVEN, Routing, busiest_of, rank_loads
 
 FLOAT32_BYTES = 4
@@ -91,9 +92,10 @@ def _bytes_of_kind(
     tokens = tokens_per_rank(model, columns)
     tp = columns["tp"].astype(np.float64)
     split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)
-    between = tokens * model.hidden * framework.activation_bytes / split
+    wide = np.where(autocasts(framework, recipe, columns), FLOAT32_BYTES, framework.activation_bytes)
+    between = tokens * model.hidden * wide / split
     load = expert_load(model, framework, columns, constants)
-    inputs = kept_inputs(model, framework, recipe)
+    inputs = kept_inputs(model, framework, recipe, autocasts(framework, recipe, columns))
     setting = _Setting(model, framework, columns, tokens, tp, split, load, inputs)
     whole = _whole(setting)
     selective = _selective(setting, whole)
@@ -134,8 +136,8 @@ def _whole(setting: _Setting) -> FloatColumn:
     hidden = model.hidden
     entrance = np.ones_like(tp) if kept.gathered_inputs else split
     # The two norms' inputs; what they return, which is what the blocks' first products read.
-    norm = _norm_bytes(model, framework)
-    norm = norm + width * (inputs.norms_trained or norm == 0)
+    apart = _norm_bytes(model, framework)
+    norm = apart + inputs.hidden_bytes * (inputs.norms_trained or apart == 0)
     between = (2 * hidden * norm + kept.dropout * 2 * hidden * MASK_BYTES) / split
     between = between + hidden * (inputs.attention * width + inputs.masks * inputs.attention) / entrance
     # Latent attention's narrow vectors, which each rank has of its tokens between the blocks: what their norms read and
@@ -151,48 +153,55 @@ def _whole(setting: _Setting) -> FloatColumn:
     ) / tp
     if not framework.fused_attention:
         attention = attention + _scores(model, framework) / tp
-    return tokens * (between + attention + _feed_forward(setting, entrance))
+    return tokens * (between + attention + _feed_forward(setting, entrance)) + inputs.cast_weights * width / tp
 
 
 class KeptInputs(NamedTuple):
-    """Inputs of products that weights' gradients are made of: how many copies of those of attention, of its output (
-    beside the one that the kernel keeps), of the feed-forward block and of its last product; whether experts', and
-    what norms multiply with their weights, are kept. masks: bytes per value of dropout. widest_cast: values per token
-    of the widest input that is cast to float32 on its way to an adapter, cut by tp."""
+    """Inputs of products that gradients of weights are made of: how many copies of those of attention, of its output
+    (beside the one that the kernel keeps), of the feed-forward block and of its last product; whether experts', and
+    what norms multiply with their weights, of so many bytes, are kept. masks: bytes per value of dropout. widest_cast:
+    values per token of the widest input that is cast to float32 on its way to an adapter, cut by tp. cast_weights: of a
+    layer, whose casts are kept."""
 
-    attention: int = 1
-    answer: int = 0
-    block: int = 1
-    inner: int = 1
-    experts: bool = True
-    norms_trained: bool = True
-    masks: int = 0
-    widest_cast: int = 0
+    attention: IntColumn
+    answer: IntColumn
+    block: IntColumn
+    inner: int
+    experts: bool
+    norms_trained: bool
+    masks: int
+    widest_cast: int
+    hidden_bytes: FloatColumn
+    cast_weights: FloatColumn
 
 
-def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe) -> KeptInputs:
+def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, wide: BoolColumn) -> KeptInputs:
     """Of frozen products autograd keeps no input; an adapter keeps its own, as it casts or drops it (PEFT, tuners/lora/
-    layer.py, Linear.forward: x.to(lora_A.weight.dtype), then dropout)."""
+    layer.py, Linear.forward: x.to(lora_A.weight.dtype), then dropout). wide: see `autocasts`; one product of several
+    with the same input has no cast of the others."""
     adapter = recipe.adapter
-    if adapter is None:
-        return KeptInputs()
     products = {one.target: one.product for one in adapted(model, recipe)}
-    casts = casts_inputs(framework, adapter)
-    own = casts or adapter.dropout > 0
+    named = products if adapter else dict.fromkeys(LINEAR)
+    casts = adapter is not None and casts_inputs(framework, adapter)
+    dropout = adapter is not None and adapter.dropout > 0
+    own = wide | casts | dropout
 
-    def copies(*targets: Target) -> int:
-        named = sum(target in products for target in targets)
-        return named if own else min(1, named)
+    def copies(*targets: Target) -> IntColumn:
+        number = sum(target in named for target in targets)
+        return np.where(own, number, min(1, number))
 
+    base = framework.weight_bytes if adapter is None else base_bytes(recipe, framework)[0]
     return KeptInputs(
         attention=copies(Target.Q, Target.K, Target.V),
-        answer=copies(Target.O) * own,
+        answer=copies(Target.O) * (casts | dropout),
         block=copies(Target.GATE, Target.UP),
-        inner=copies(Target.DOWN),
-        experts=Target.EXPERTS in adapter.targets,
-        norms_trained=False,
-        masks=MASK_BYTES * (adapter.dropout > 0),
+        inner=int(Target.DOWN in named),
+        experts=adapter is None or Target.EXPERTS in adapter.targets,
+        norms_trained=adapter is None,
+        masks=MASK_BYTES * dropout,
         widest_cast=max((one.inputs for one in products.values()), default=0) * casts,
+        hidden_bytes=np.where(wide, FLOAT32_BYTES, framework.activation_bytes),
+        cast_weights=np.where(wide, (base == FLOAT32_BYTES) * model.layer_parameters, 0.0),
     )
 
 

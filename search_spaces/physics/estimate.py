@@ -74,8 +74,9 @@ class Estimates:
     @property
     def tokens_per_s(self) -> FloatColumn:
         c = self.columns
-        sequences = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"]
-        return sequences * self.training.model.seq_len / self.time.step_s
+        recipe = self.training.recipe
+        rows = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"] * recipe.rows_per_sample
+        return rows * (recipe.mean_tokens or self.training.model.seq_len) / self.time.step_s
 
     @property
     def model_flops_per_device(self) -> FloatColumn:

@@ -64,6 +64,9 @@ class Kept(Closed):
     fsdp2: bool = False
     # ZeRO 3 shards the float32 weights and has no other copy.
     master_is_shard: bool = False
+    # Where nothing is sharded (stage 0), torch's autocast casts float32 weights and inputs at each product, and keeps
+    # the copies; what lies between the blocks stays float32.
+    autocast: bool = False
     # Gradients are freed by the step (set_to_none): at the loss of a step's only micro-batch there are none.
     fresh_gradients: bool = False
     # Gradients are copied into the buckets that are reduced, two of them where that overlaps.
@@ -417,7 +420,7 @@ FSDP = replace(
     hidden_passes=20,
     copy_passes=8,
     loads_whole=True,
-    kept=Kept(norm_bytes=4, fresh_gradients=True),
+    kept=Kept(norm_bytes=4, fresh_gradients=True, autocast=True),
 )
 # With a loss that computes head and cross entropy together, some tokens at a time (Liger-Kernel, ops/
 # fused_linear_cross_entropy.py: hidden states' bytes at once, hence vocab / hidden chunks, some 32; cut cross entropy,

@@ -221,7 +221,8 @@ def _moment(
 def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
     """Where no gradients exist before the backward pass. The allocator keeps their room, so only tensors tell."""
     tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
-    alone: BoolColumn = (columns["zero_stage"] >= 2) & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1)
+    buckets = (columns["zero_stage"] < 2) & (columns["dp"] * columns["cp"] > 1)
+    alone: BoolColumn = ~buckets & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1)
     return alone & tells
 
 

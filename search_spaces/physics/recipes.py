@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.columns import BoolColumn, Columns, FloatColumn, IntColumn
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
 from meshtune.search_spaces.physics.framework_profiles import COMPILED_LOSS, FrameworkProfile
@@ -37,12 +37,19 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
     states, moment = STATES[recipe.optimizer], framework.moment_bytes
     each = min(moment, states.bits / 8 + _SCALE * states.quantized) if states.bits else moment
     layers = states.values * each
-    if recipe.fused_loss and not framework.kept.loss_chunks:
-        framework = replace(framework, **COMPILED_LOSS, kept=replace(framework.kept, loss_chunks=32))
+    kept = framework.kept
+    if recipe.fused_loss and not kept.loss_chunks:
+        kept = replace(kept, loss_chunks=32)
+    if recipe.fused_loss or recipe.loss_kernel:
+        framework = replace(framework, **COMPILED_LOSS)
+    if recipe.layer_kernels:
+        # Liger-Kernel, ops/rms_norm.py and swiglu.py: the input, and the two inputs beside what the next product reads.
+        kept = replace(kept, norm_bytes=0, swiglu_values=min(3, kept.swiglu_values))
     return replace(
         framework,
         name=f"{framework.name}, {recipe.words}".removesuffix(", "),
         optimizer_bytes=master + layers,
+        kept=kept,
         more_end_bytes=states.end_values * (moment if states.quantized else each) - layers,
         host_optimizer=framework.host_optimizer or recipe.offload is not Offload.NONE,
     )
@@ -67,6 +74,13 @@ def base_bytes(recipe: Recipe, framework: FrameworkProfile) -> tuple[float, floa
 def casts_inputs(framework: FrameworkProfile, adapter: Adapter) -> bool:
     """Whether inputs are cast to the wider format of adapters' weights, each product's by itself."""
     return adapter.copies_inputs and framework.weight_bytes > framework.activation_bytes
+
+
+def autocasts(framework: FrameworkProfile, recipe: Recipe, columns: Mapping[str, Any]) -> BoolColumn:
+    """Where hidden states are float32, and products have casts of their own, since the weights that embed are."""
+    width = framework.weight_bytes if recipe.adapter is None else base_bytes(recipe, framework)[1]
+    wide: BoolColumn = (columns["zero_stage"] == 0) & (framework.kept.autocast and width > framework.activation_bytes)
+    return wide
 
 
 class Adapted(NamedTuple):
