@@ -63,7 +63,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A plan as predicted; what is unknown is null. phases_bytes: the peak of each phase; parts_bytes: of the fullest
+    """A plan as predicted; what is unknown is null. seq_len: of the rows that fill the memory. phases_bytes: the peak of each phase; parts_bytes: of the fullest
     moment of a step. host_bytes: of a node, for an optimizer that is offloaded. price_per_1e9_tokens: in the price's
     currency. wh_per_1e9_tokens: at the boards' full power."""
 
@@ -71,6 +71,7 @@ class Setting:
     plan_key: str
     words: str
     training: str
+    seq_len: int
     p_fits: float
     peak_bytes: Estimate
     phases_bytes: Mapping[Phase, float]
@@ -161,6 +162,7 @@ class _Judged:
             plan_key=plan.key,
             words=plan_words(plan),
             training=self.training.framework.name,
+            seq_len=int(values["seq_len"]),
             p_fits=values["fits"],
             peak_bytes=Estimate.around(values["peak"], exp(HEAVY_WIDTH * values["memory_sd"])),
             phases_bytes={phase: values[phase] for phase in Phase},
@@ -238,6 +240,7 @@ def _values(training: Training, columns: Columns, basis: Basis) -> dict[str, Flo
         peak = np.maximum.reduce(list(by_phase.values()))
         fits = heavy_cdf(np.log(usable_bytes(training) / peak) / found.memory.log_sd)
     values = {"peak": peak, "memory_sd": found.memory.log_sd, "fits": fits, "score": found.score}
+    values["seq_len"] = np.full(len(peak), float(training.model.seq_len))
     if found.time is not None:
         sequences = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
         tokens = sequences * training.recipe.rows_per_sample * (training.recipe.mean_tokens or training.model.seq_len)

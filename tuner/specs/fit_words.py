@@ -183,17 +183,16 @@ def launch_document(file: Path, words: FitWords) -> dict[str, Any]:
         imported = read_source(file, given=os.environ)
     answers: dict[str, Any] = {}
     # Devices that nothing names are those of a launch, else of this machine.
-    if words.on or not (imported.runner.get("kind", "local") != "local"):
+    if words.on or imported.runner.get("kind", "local") == "local":
         answers["cluster"] = _cluster(words, here=True)
     answers |= {"model.seq_len": words.seq} if words.seq else {}
     answers |= {"global_batch_size": words.batch} if words.batch else {}
-    if words.model:
-        answers["model"] = {**model_named(words.model), "seq_len": words.seq or imported.model.get("seq_len", SEQ_LEN)}
     draft = draft_launch(imported, name="fit", here=file.parent, devices=devices_here(Path()), answers=answers)
-    if draft.open:
-        raise InvalidValue([Problem(one.path, one.text) for one in draft.open])
-    training = merged(dict(getattr(imported, "training", {})), _training(words))
-    return {**draft.document, **({"training": training} if training else {})}
+    unsaid = [one for one in imported.questions if one.path.startswith("model.") and "model" not in draft.document]
+    if asked := [*draft.open, *(one for one in unsaid if one.path not in answers)]:
+        option = {"model.seq_len": " (--seq)", "global_batch_size": " (--batch)", "cluster": " (--on)"}
+        raise InvalidValue([Problem(f"{file.name}: {one.path}{option.get(one.path, '')}", one.text) for one in asked])
+    return merged(draft.document, {"training": training} if (training := _training(words)) else {})
 
 
 def question_of(document: Mapping[str, Any], words: FitWords) -> FitQuestion:
@@ -223,8 +222,9 @@ def _question(spec: CampaignSpec, space: Space, words: FitWords, start: Plan | N
 
 def largest_models(words: FitWords, here: bool = False) -> tuple[LargestModel, ...]:
     """Of the presets, by method. Raises InvalidSpec, InvalidValue."""
-    presets = {name: read_value(ModelSpec, described(entry)) for name, entry in model_presets().items()}
-    models = sorted(presets.values(), key=lambda model: -model.parameters)
+    # Those that people find on the Hub, and no shapes of papers.
+    on_hub = (entry for entry in model_presets().values() if entry.get("hub"))
+    models = sorted((read_value(ModelSpec, described(entry)) for entry in on_hub), key=lambda model: -model.parameters)
     found = []
     for method in Method:
         document = _document(replace(words, method=method), described(model_presets()[models[-1].name]), {}, here=here)

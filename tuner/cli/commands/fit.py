@@ -53,7 +53,7 @@ def fit(
 
     if not (what or on):
         raise WrongCall("fit: give a model, a launch script or a checkpoint's folder, or --on DEVICES alone")
-    with raising(WrongCall, "fit: ", InvalidValue, InvalidSpec):
+    with raising(WrongCall, "fit", InvalidValue, InvalidSpec):
         words = said(
             on=on,
             seq=seq,

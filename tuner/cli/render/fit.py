@@ -16,7 +16,7 @@ WORDS = {"load": "loading", "first_step": "first step", "steady": "later steps",
 
 
 def fit_parts(fit: Fit) -> Iterator[Table | Text]:
-    title = f"{fit.model}, {fit.parameters / 1e9:.3g}e9 weights, rows of {fit.seq_len:,} tokens, on {fit.cluster}"
+    title = f"{fit.model}, {fit.parameters / 1e9:.3g}e9 weights, rows of up to {fit.seq_len:,} tokens, on {fit.cluster}"
     yield Text(f"{title}: {fit.training}", style="bold")
     if fit.given is not None:
         yield from _setting("your setting", fit.given, fit)
@@ -42,10 +42,11 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
 
 def _setting(name: str, setting: Setting, fit: Fit) -> Iterator[Table | Text]:
     peak = setting.peak_bytes
+    rows = f", with rows of {setting.seq_len:,} tokens" * (setting.seq_len != fit.seq_len)
     yield Text(f"\n{name}: {setting.words}   ({setting.plan_key})", style="bold")
     yield Text(
         f"peak {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) of "
-        f"{gibibytes(fit.device_bytes)}, P(fits) {percent(setting.p_fits)}"
+        f"{gibibytes(fit.device_bytes)}, P(fits) {percent(setting.p_fits)}{rows}"
     )
     yield Text("  " + ", ".join(f"{WORDS[name]} {gibibytes(int(size))}" for name, size in setting.phases_bytes.items()))
     parts = {part: size for part, size in setting.parts_bytes.items() if size > 0}
