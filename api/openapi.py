@@ -39,6 +39,7 @@ from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, Camp
 from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.ask_tell import Ask, Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
+from meshtune.tuner.specs.fit_words import FitWords
 
 SPEC_EXAMPLE: dict[str, Any] = {
     "demo": {
@@ -184,6 +185,10 @@ WHY_BODY = _body(
             "value": {"spec": SPEC_EXAMPLE["demo"]["value"], "plan": {"tp": 8}},
         }
     },
+)
+FIT_BODY = _body(
+    _inline(FitWords),
+    {"lora": {"summary": "LoRA on a node", "value": {"model": "Qwen/Qwen3-32B", "on": "8xH100", "method": "lora"}}},
 )
 CHANGES_BODY = _body(
     {"type": "object", "title": "Changes", "description": "Laid over the spec as RFC 7396 has it: null takes away."},

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of, rows, value_of
+from meshtune.search_spaces.columns import Columns, FloatColumn, columns_of, rows, value_of
 from meshtune.search_spaces.physics.estimate import heavy_cdf
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.physics.memory import MemoryPart, Phase, offloaded_bytes, phases
@@ -43,13 +43,14 @@ _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)
 class FitQuestion:
     """space: with the program's abilities and a fixed global batch. framework: the code's profile without the recipe.
     start: the user's setting, None where nobody has one. lengths: tokens of rows, from which the longest one of a
-    micro-batch and the mean follow; empty: all rows are as long as the model's seq_len."""
+    micro-batch and the mean follow; empty: all rows are as long as the model's seq_len. notes: as of Fit."""
 
     space: Space
     framework: FrameworkProfile
     recipe: Recipe
     start: Plan | None = None
     lengths: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     basis: Basis = field(default_factory=Basis)
 
 
@@ -63,9 +64,9 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A plan as predicted; what is unknown is null. seq_len: of the rows that fill the memory. phases_bytes: the peak of each phase; parts_bytes: of the fullest
-    moment of a step. host_bytes: of a node, for an optimizer that is offloaded. price_per_1e9_tokens: in the price's
-    currency. wh_per_1e9_tokens: at the boards' full power."""
+    """A plan as predicted; what is unknown is null. seq_len: of the rows that fill the memory. phases_bytes: the peak
+    of each phase; parts_bytes: of a step's fullest moment. host_bytes: of a node, for an optimizer that is offloaded.
+    price_per_1e9_tokens: in the price's currency. wh_per_1e9_tokens: at the boards' full power."""
 
     plan: Plan
     plan_key: str
@@ -107,9 +108,10 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """sure: a P(fits) from which on a plan is safe. fits: a plan is. best: the fastest safe plan, else the one that is
-    nearest to fit. given: the user's own. micro_batch_size, seq_len: null where nothing fits. changes: each alone, from
-    the given setting, else from the best; those without an effect on what is computed first, then by their cost. enough:
-    the smallest change that makes it fit; null where something fits, or nothing would."""
+    nearest to fit. given: the user's own. micro_batch_size, seq_len_most: null where nothing fits. changes: each alone,
+    from the given setting, else from the best; those without an effect on what is computed first, then by their cost.
+    enough: the smallest change that makes it fit; null where something fits, or nothing would. notes: what a launch
+    leaves open, and what is taken for it."""
 
     model: str
     parameters: int
@@ -125,6 +127,7 @@ class Fit:
     seq_len_most: Most | None
     changes: tuple[Change, ...]
     enough: Change | None
+    notes: tuple[str, ...]
     basis: str
 
 
@@ -194,11 +197,12 @@ def fit(question: FitQuestion) -> Fit:
         sure=SURE,
         fits=fits,
         best=every.setting(best),
-        given=given and given.setting(0),
+        given=None if given is None else given.setting(0),
         micro_batch_size=_largest_micro_batch(question, training) if fits else None,
         seq_len_most=_longest_sequence(question, training) if fits else None,
         changes=changes,
         enough=None if fits else _enough(question, every, best, changes),
+        notes=question.notes,
         basis=question.basis.judged(training, ()).words,
     )
 
@@ -246,7 +250,8 @@ def _values(training: Training, columns: Columns, basis: Basis) -> dict[str, Flo
         tokens = sequences * training.recipe.rows_per_sample * (training.recipe.mean_tokens or training.model.seq_len)
         speed = tokens / found.time.step_s
         values |= {"step_s": found.time.step_s, "time_sd": found.time.log_sd, "tokens_per_s": speed, "score": speed}
-    return {**values, **found.memory.parts, **by_phase}
+    named: Mapping[Any, FloatColumn] = {**found.memory.parts, **by_phase}
+    return values | {str(name): column for name, column in named.items()}
 
 
 def _layouts(space: Space) -> Columns:
@@ -353,8 +358,7 @@ def _of_recipe(recipe: Recipe) -> Iterable[tuple[str, Effect, Recipe]]:
     if recipe.optimizer in (Optimizer.ADAMW, Optimizer.PAGED_ADAMW):
         yield "8-bit optimizer", Effect.NUMERICS, replace(recipe, optimizer=Optimizer.ADAMW_8BIT)
     if recipe.adapter is None:
-        frozen = {"frozen_layers": 0, "frozen_embedding": False, "frozen_head": False}
-        lora = replace(recipe, adapter=Adapter(), **frozen)
+        lora = replace(recipe, adapter=Adapter(), frozen_layers=0, frozen_embedding=False, frozen_head=False)
         yield "LoRA of rank 16 in place of all weights", Effect.TRAINED, lora
         yield "QLoRA: LoRA on a base of 4 bits", Effect.TRAINED, replace(lora, base_bits=4)
     elif recipe.base_bits != 4:
@@ -398,6 +402,14 @@ class LargestModel:
     model: str | None
     parameters: int | None
     setting: Setting | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitAnswer:
+    """fit: of the model that was named; null where none was. largest: else the largest model that fits, by method."""
+
+    fit: Fit | None = None
+    largest: tuple[LargestModel, ...] = ()
 
 
 def largest_model(method: str, questions: Iterable[FitQuestion]) -> LargestModel:

@@ -1,4 +1,4 @@
-"""What people say of a training in words (a model, devices, a method) as a spec, and as a question of whether it fits."""
+"""What people say of a training in words (model, devices, method), as a spec and as a question of whether it fits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from meshtune.search_spaces.presets import cluster_on, described, model_presets
 from meshtune.search_spaces.recipe import LINEAR, Optimizer, Target
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of, workload_of
-from meshtune.tuner.prediction.fit import FitQuestion, LargestModel, largest_model
+from meshtune.tuner.prediction.fit import FitAnswer, FitQuestion, LargestModel, fit, largest_model
 from meshtune.tuner.specs.launch_draft import cluster_here, devices_here, draft_launch
 from meshtune.tuner.specs.read import read_spec
 
@@ -44,6 +44,10 @@ SEQ_LEN = 4096
 # Rows of a step, where nobody says how many: a usual number, and at least one for each device.
 BATCH = 64
 MAX_LENGTHS = 1_000_000
+# Some seconds of a core.
+MAX_PLANS = 50_000
+# Of a model or a folder, and of devices.
+MAX_NAME = 500
 
 
 class Method(StrEnum):
@@ -54,7 +58,7 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitWords(Closed):
-    """What `meshtune fit` and POST /v1/fit are told."""
+    """What `meshtune fit` and POST /v1/fit are told. Raises InvalidValue."""
 
     # As the Hub or a preset names it; empty: the largest model that fits is asked.
     model: str = ""
@@ -83,7 +87,19 @@ class FitWords(Closed):
         for name, kind in (("method", Method), ("optimizer", Optimizer)):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, checks.member(kind, name, value))
+        for name in ("model", "on"):
+            checks.require(len(getattr(self, name)) <= MAX_NAME, name, f"has more than {MAX_NAME} letters")
         checks.require(len(self.lengths) <= MAX_LENGTHS, "lengths", f"has more than {MAX_LENGTHS} rows")
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The lengths, cut at `seq`."""
+        return self.lengths if self.seq is None else tuple(min(length, self.seq) for length in self.lengths)
+
+    @property
+    def longest(self) -> int | None:
+        """Tokens of the longest row, as far as it is said."""
+        return max(self.rows, default=self.seq)
 
     @property
     def program_section(self) -> Mapping[str, Any]:
@@ -98,8 +114,8 @@ def said(words: FitWords | None = None, **given: Any) -> FitWords:
 
 
 def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
-    """The spec of a model on some devices, without a command. here: names may be of folders and devices of this machine.
-    Raises InvalidValue."""
+    """The spec of a model on some devices, without a command. here: names may be of folders of this machine, and its
+    devices are meant where none are named. Raises InvalidValue."""
     training: dict[str, Any] = {}
     if here and (Path(words.model) / "adapter_config.json").is_file():
         words, training = _of_adapter(words)
@@ -111,10 +127,9 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
 def _document(words: FitWords, model: Mapping[str, Any], training: dict[str, Any], *, here: bool) -> dict[str, Any]:
     program, cluster = words.program_section, _cluster(words, here=here)
     devices = cluster.get("nodes", 1) * cluster.get("devices_per_node", 1)
-    seq_len = words.seq or (max(words.lengths) if words.lengths else SEQ_LEN)
     return {
         "name": "fit",
-        "model": {**model, "seq_len": seq_len},
+        "model": {**model, "seq_len": words.longest or SEQ_LEN},
         "training": merged(training, _training(words)),
         "cluster": cluster,
         "global_batch_size": words.batch or devices * -(-BATCH // devices),
@@ -133,7 +148,7 @@ def _training(words: FitWords) -> dict[str, Any]:
     if words.optimizer is not None:
         section["optimizer"] = str(words.optimizer)
     if words.lengths:
-        section["mean_tokens"] = max(1, round(sum(words.lengths) / len(words.lengths)))
+        section["mean_tokens"] = max(1, round(sum(words.rows) / len(words.rows)))
     return section
 
 
@@ -177,22 +192,40 @@ def targets_of(modules: object) -> list[str]:
     return [word for word in dict.fromkeys(named) if word in {*Target}] or [str(one) for one in LINEAR]
 
 
-def launch_document(file: Path, words: FitWords) -> dict[str, Any]:
-    """The spec of a launch script or a configuration of this machine, which is read and not run. Raises InvalidValue."""
+def launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[str]]:
+    """The spec of a launch script or a configuration here, which is read and not run; and what of it is a guess. Raises
+    InvalidValue."""
     with raising(lambda told: InvalidValue([Problem(str(file), told)]), "", CannotRead):
         imported = read_source(file, given=os.environ)
-    answers: dict[str, Any] = {}
-    # Devices that nothing names are those of a launch, else of this machine.
-    if words.on or imported.runner.get("kind", "local") == "local":
-        answers["cluster"] = _cluster(words, here=True)
-    answers |= {"model.seq_len": words.seq} if words.seq else {}
-    answers |= {"global_batch_size": words.batch} if words.batch else {}
-    draft = draft_launch(imported, name="fit", here=file.parent, devices=devices_here(Path()), answers=answers)
-    unsaid = [one for one in imported.questions if one.path.startswith("model.") and "model" not in draft.document]
-    if asked := [*draft.open, *(one for one in unsaid if one.path not in answers)]:
+    answers = {"model.seq_len": words.longest, "global_batch_size": words.batch}
+    answers = {path: value for path, value in answers.items() if value is not None}
+    # Devices that no option names are those of a scheduler's job, else of this machine.
+    own = not words.on and imported.runner.get("kind", "local") != "local"
+    draft = draft_launch(
+        imported,
+        name="fit",
+        here=file.parent,
+        devices=devices_here(Path()),
+        answers=answers,
+        cluster=None if own else _cluster(words, here=True),
+    )
+    document = dict(draft.document)
+    # Of the setting what is not said is taken as by default.
+    open_ = [one for one in draft.open if not one.path.startswith("baseline.")]
+    notes = [*draft.guesses, *(f"taken as by default: {one}" for one in draft.open if one not in open_)]
+    document["baseline"] = {name: one for name, one in document.get("baseline", {}).items() if one is not None}
+    unsaid = [one for one in imported.questions if one.path.startswith("model.") and "model" not in document]
+    if asked := [*open_, *(one for one in unsaid if one.path not in answers)]:
         option = {"model.seq_len": " (--seq)", "global_batch_size": " (--batch)", "cluster": " (--on)"}
         raise InvalidValue([Problem(f"{file.name}: {one.path}{option.get(one.path, '')}", one.text) for one in asked])
-    return merged(draft.document, {"training": training} if (training := _training(words)) else {})
+    return merged(document, {"training": training} if (training := _training(words)) else {}), notes
+
+
+def answer(words: FitWords) -> FitAnswer:
+    """Without this machine's folders and devices. Raises InvalidSpec, InvalidValue."""
+    if not words.model:
+        return FitAnswer(largest=largest_models(words))
+    return FitAnswer(fit=fit(question_of(spec_document(words), words)))
 
 
 def question_of(document: Mapping[str, Any], words: FitWords) -> FitQuestion:
@@ -203,6 +236,8 @@ def question_of(document: Mapping[str, Any], words: FitWords) -> FitQuestion:
         tried = document.get("space", {}).get("micro_batch_size", DEFAULT_MICRO_BATCHES)
         document = merged(document, {"space": {"micro_batch_size": sorted({*tried, size})}})
     spec, space = read_spec(document, None)
+    if len(space) > MAX_PLANS:
+        raise InvalidValue([Problem("", f"{len(space)} plans are legal, more than the {MAX_PLANS} that are judged")])
     start = spec.baseline
     if size is not None:
         c = space.columns
@@ -217,7 +252,7 @@ def question_of(document: Mapping[str, Any], words: FitWords) -> FitQuestion:
 
 def _question(spec: CampaignSpec, space: Space, words: FitWords, start: Plan | None = None) -> FitQuestion:
     framework = workload_of(spec).framework
-    return FitQuestion(space=space, framework=framework, recipe=spec.training, start=start, lengths=words.lengths)
+    return FitQuestion(space=space, framework=framework, recipe=spec.training, start=start, lengths=words.rows)
 
 
 def largest_models(words: FitWords, here: bool = False) -> tuple[LargestModel, ...]:

@@ -59,16 +59,22 @@ def draft_launch(
     here: Path,
     devices: Devices,
     answers: Mapping[str, Any],
+    cluster: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> LaunchDraft:
-    """answers: values by dotted path, which count more than what was read. environment: of who launches. Raises
+    """answers: values by dotted path, which count more than what was read. cluster: the section, in place of what the
+    launch and this machine say. environment: of who launches. Raises
     InvalidSpec."""
     document = spec_document(imported, name=name, cluster="", here=here)
     document.pop("open_questions", None)
     guesses = [question.text for question in imported.questions if question.guessed or not question.path]
     asked = [question for question in imported.questions if question.path and not question.guessed]
     unsaid = {"global_batch_size": "is not said by the launch"}
-    if not any(question.path.partition(".")[0] == "cluster" for question in asked):
+    if cluster is not None:
+        document["cluster"] = dict(cluster)
+        _count_batch(document, imported)
+        asked = [question for question in asked if question.path.partition(".")[0] != "cluster"]
+    elif not any(question.path.partition(".")[0] == "cluster" for question in asked):
         document["cluster"], unsaid["cluster"] = cluster_here(imported, devices)
         if document["cluster"]:
             guesses += filter(None, [unsaid["cluster"]])

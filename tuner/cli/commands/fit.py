@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,9 @@ BatchOption = Annotated[int | None, typer.Option("--batch", min=1, help="Rows of
 def fit(
     what: Annotated[
         str,
-        typer.Argument(metavar="MODEL|LAUNCH|FOLDER", help="Qwen/Qwen3-32B, launch.sh, ./checkpoint/; none: the largest."),
+        typer.Argument(
+            metavar="MODEL|LAUNCH|FOLDER", help="Qwen/Qwen3-32B, launch.sh, ./checkpoint/; none: the largest"
+        ),
     ] = "",
     on: OnOption = "",
     seq: SeqOption = None,
@@ -36,7 +39,8 @@ def fit(
     rank: Annotated[int | None, typer.Option(min=1, help="Of the adapters; default: 16.")] = None,
     optimizer: Annotated[str, typer.Option(help="adamw, adamw_8bit, paged_adamw_8bit, adafactor, muon ...")] = "",
     lengths: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A row's tokens in each line: memory at the longest, speed mean.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A row's tokens in each line: memory is of the longest ones."),
     ] = None,
     price: Annotated[float | None, typer.Option(help="Of a device's hour.")] = None,
     as_json: JsonOption = False,
@@ -47,9 +51,10 @@ def fit(
     in order of what they cost. Nothing is run or written. Without a model: the largest one that fits on DEVICES.
     """
     from meshtune.tuner.cli.render.fit import fit_parts, largest_parts
+    from meshtune.tuner.prediction.fit import FitAnswer
     from meshtune.tuner.prediction.fit import fit as judged
     from meshtune.tuner.specs.document import InvalidSpec
-    from meshtune.tuner.specs.fit_words import launch_document, largest_models, question_of, said, spec_document
+    from meshtune.tuner.specs.fit_words import largest_models, launch_document, question_of, said, spec_document
 
     if not (what or on):
         raise WrongCall("fit: give a model, a launch script or a checkpoint's folder, or --on DEVICES alone")
@@ -68,13 +73,13 @@ def fit(
         )
         if not what:
             found = largest_models(words, here=True)
-            print_found({"largest": found}, largest_parts(found, on), as_json)
+            print_found(FitAnswer(largest=found), largest_parts(found, on), as_json)
             return
         file = Path(what)
         launch = file.is_file() and file.name != "config.json"
-        document = launch_document(file, words) if launch else spec_document(said(words, model=what), here=True)
-        answer = judged(question_of(document, words))
-    print_found(answer, fit_parts(answer), as_json)
+        document, notes = launch_document(file, words) if launch else (spec_document(said(words, model=what), True), [])
+        answer = judged(replace(question_of(document, words), notes=tuple(notes)))
+    print_found(FitAnswer(fit=answer), fit_parts(answer), as_json)
 
 
 def _lengths(file: Path) -> list[int]:

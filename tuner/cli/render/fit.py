@@ -37,6 +37,7 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
             yield Text(_most(name, most))
     if fit.changes:
         yield _changes(fit)
+    yield from (Text(f"note: {note}") for note in fit.notes)
     yield Text(f"basis: {fit.basis}")
 
 
