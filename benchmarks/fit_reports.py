@@ -26,7 +26,14 @@ from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.estimate import estimate_memory
-from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED, FLOAT32, FSDP, FSDP_PURE_BF16, FrameworkProfile, Reports
+from meshtune.search_spaces.physics.framework_profiles import (
+    DEEPSPEED,
+    FLOAT32,
+    FSDP,
+    FSDP_PURE_BF16,
+    FrameworkProfile,
+    Reports,
+)
 from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.training import Training, usable_bytes
 from meshtune.search_spaces.plan import Plan
@@ -38,6 +45,10 @@ PAGE = HERE.parent / "docs/explanation/fit.md"
 FILES = sorted((HERE / "fit_reports").glob("*.toml"))
 COUNTERS = {"allocated": Reports.ALLOCATED, "reserved": Reports.RESERVED}
 STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
+# Their default was torch's AdamW without `fused` at the time of the reports (TrainingArguments.optim, adamw_torch). Of
+# FSDP's flat parameters, which are of a type of their own, it goes through one by one (torch/optim/optimizer.py,
+# _default_to_fused_or_foreach).
+FOREACH = ("trl", "transformers", "ms_swift", "llama_factory", "axolotl", "peft")
 # Of these, adapters share a product's input; others go through PEFT.
 SHARED_INPUTS = ("torchtune", "unsloth")
 GIB = 2**30
@@ -76,6 +87,7 @@ def recipe_of(report: Mapping[str, Any]) -> Recipe:
             bits=report.get("adapter_bits", 16 if program == "torchtune" else 32),
             copies_inputs=program not in SHARED_INPUTS,
         )
+    foreach = report["optimizer"] == "adamw" and program in FOREACH and report["shard"] == "none"
     reference = {
         "model": (Companion(role=Role.REFERENCE),),
         "adapter": (Companion(role=Role.REFERENCE, bits=0),),
@@ -86,7 +98,7 @@ def recipe_of(report: Mapping[str, Any]) -> Recipe:
         double_quantization=report.get("double_quantization", True),
         plain_bits=report.get("plain_bits", 0),
         trained_ends=lora and report.get("trained_ends", False),
-        optimizer=report["optimizer"],
+        optimizer="adamw_foreach" if foreach else report["optimizer"],
         offload=report.get("offload", "none"),
         offload_activations=report.get("offload_activations", False),
         fused_loss=report.get("fused_loss", False),
@@ -133,7 +145,9 @@ def predicted(report: Mapping[str, Any]) -> Predicted:
         return training, estimate_memory(training, columns)
 
     training, process = memory(Reports.PROCESS)
-    _, counted = memory(COUNTERS.get(report.get("counter", ""), Reports.PROCESS))
+    torch_says = report["program"] == "torchtune"  # its logs say what torch allocated
+    counter = COUNTERS.get(report.get("counter", ""), Reports.ALLOCATED if torch_says else Reports.PROCESS)
+    _, counted = memory(counter)
     return Predicted(
         report=report,
         peak_gib=float(counted.peak_bytes[0]) / GIB,
@@ -195,7 +209,9 @@ def main() -> None:
     print(text)
     if given.update:
         page = PAGE.read_text(encoding="utf-8")
-        made = re.sub(r"(<!-- figures -->\n).*?(\n<!-- end -->)", lambda match: match[1] + text + match[2], page, flags=re.S)
+        made = re.sub(
+            r"(<!-- figures -->\n).*?(\n<!-- end -->)", lambda match: match[1] + text + match[2], page, flags=re.S
+        )
         PAGE.write_text(made, encoding="utf-8")
 
 

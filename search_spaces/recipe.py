@@ -30,10 +30,12 @@ LINEAR = (Target.Q, Target.K, Target.V, Target.O, Target.GATE, Target.UP, Target
 
 
 class Optimizer(StrEnum):
-    """paged_*: bitsandbytes' unified memory, which leaves the device where room is short. adamw_16bit: moments in 16
-    bits beside 32-bit weights. muon: AdamW for embedding, norms and head. adafactor: without a first moment."""
+    """adamw: one kernel; adamw_foreach: torch's by default, which has the roots of all second moments at once.
+    adamw_16bit: moments in 16 bits beside 32-bit weights. paged_*: bitsandbytes' unified memory, which leaves the
+    device where room is short. muon: AdamW for embedding, norms and head. adafactor: without a first moment."""
 
     ADAMW = "adamw"
+    ADAMW_FOREACH = "adamw_foreach"
     ADAMW_16BIT = "adamw_16bit"
     ADAMW_8BIT = "adamw_8bit"
     PAGED_ADAMW = "paged_adamw"
@@ -52,11 +54,13 @@ class Optimizer(StrEnum):
 
 class States(NamedTuple):
     """values: numbers of state per weight; of embedding, norms and head end_values. bits: of each; 0: as the program
-    has its moments. quantized: 8 bits in blocks of 256 with a float32 scale (bitsandbytes, functional.py)."""
+    has its moments. quantized: 8 bits in blocks of 256 with a float32 scale (bitsandbytes, functional.py). at_step:
+    numbers that the step has besides."""
 
     values: float
     end_values: float
     bits: int = 0
+    at_step: int = 0
 
     @property
     def quantized(self) -> bool:
@@ -65,6 +69,7 @@ class States(NamedTuple):
 
 STATES: Mapping[Optimizer, States] = {
     Optimizer.ADAMW: States(2, 2),
+    Optimizer.ADAMW_FOREACH: States(2, 2, at_step=1),
     Optimizer.ADAMW_16BIT: States(2, 2, 16),
     Optimizer.ADAMW_8BIT: States(2, 2, 8),
     Optimizer.PAGED_ADAMW: States(2, 2),
@@ -175,7 +180,7 @@ class Recipe(Closed):
             value = getattr(self, name)
             checks.require(value in known, name, f"must be one of {', '.join(map(str, known))}, not {value}")
         fault = f"base_bits({self.base_bits}) needs an adapter: weights of so few bits cannot be trained"
-        checks.require(self.adapter is not None or self.base_bits in (0, 16, 32), "base_bits", fault)
+        checks.require(self.adapter is not None or self.base_bits not in (4, 8), "base_bits", fault)
         for name in ("frozen_layers", "frozen_embedding", "frozen_head"):
             fault = f"{name}({getattr(self, name)}) goes without an adapter, which leaves all of them frozen"
             checks.require(self.adapter is None or not getattr(self, name), name, fault)

@@ -49,6 +49,7 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
         framework,
         name=f"{framework.name}, {recipe.words}".removesuffix(", "),
         optimizer_bytes=master + layers,
+        step_bytes=framework.step_bytes + states.at_step * moment,
         kept=kept,
         more_end_bytes=states.end_values * (moment if states.quantized else each) - layers,
         host_optimizer=framework.host_optimizer or recipe.offload is not Offload.NONE,

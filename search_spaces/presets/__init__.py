@@ -139,15 +139,25 @@ def cluster_on(words: str) -> dict[str, Any]:
     raise InvalidValue([Problem("", f"{words!r}: {told}")])
 
 
+# Sections of a catalog that are no knobs.
+_OPENING = ("ready", "needs")
+
+
 @cache
 def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     """The catalogs of knobs by name, each with its knobs by their names in a plan: CATALOG_KEY. A mapping describes a
     Knob, its name apart."""
     names = sorted(each.name for each in files(__package__).joinpath("knobs").iterdir() if each.name.endswith(".toml"))
     return {
-        catalog: {f"{catalog}_{key}": entry for key, entry in _read(f"knobs/{catalog}.toml").items()}
+        catalog: {f"{catalog}_{key}": own for key, own in _read(f"knobs/{catalog}.toml").items() if key not in _OPENING}
         for catalog in (name.removesuffix(".toml") for name in names)
     }
+
+
+def opening(catalog: str) -> list[Mapping[str, Any]]:
+    """Of its knobs that may be opened unasked, by key: the values that leave what is computed as it is, up to rounding,
+    and can do no harm; and what must be there for that, modules or `cuda`, as words."""
+    return [_read(f"knobs/{catalog}.toml").get(name, {}) for name in _OPENING]
 
 
 def described(entry: Mapping[str, Any]) -> dict[str, Any]:

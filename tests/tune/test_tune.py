@@ -20,6 +20,7 @@ import pytest
 import samples
 from command_lab import Result
 from jobs import processes_where
+from tiny_models import save_dataset, save_model
 
 LAUNCHES = Path(__file__).parent / "launches"
 STAND_IN = Path(__file__).parents[1] / "laboratories" / "megatron_stand_in.py"
@@ -33,6 +34,9 @@ LINES = {
     "accelerate": "accelerate launch --cpu --num_processes 2 train_classifier.py --cpu --per-device-batch 4 "
     "--gradient-accumulation-steps 8 --num-epochs 3",
     "megatron": "sbatch train.sbatch",
+    "trl": "trl sft --model_name_or_path model --dataset_name data --use_peft --lora_r 8 --max_length 64 --bf16 false "
+    "--gradient_checkpointing false --per_device_train_batch_size 1 --gradient_accumulation_steps 16 --use_cpu "
+    "--dataloader_num_workers 0 --learning_rate 1e-3 --output_dir out",
 }
 # Micro-batch and accumulation of the line, and its global batch, as the table has them.
 UNDERSTOOD = {
@@ -41,6 +45,7 @@ UNDERSTOOD = {
     "deepspeed": ("mbs2 ga8", 32),
     "accelerate": ("mbs4 ga8", 64),
     "megatron": ("tp4 pp2 dp2 mbs1 ga128", 256),
+    "trl": ("mbs1 ga16", 16),
 }
 # Of the first launch, on two cores that have nothing else to do; beside other workers of pytest it takes twice as long.
 MOST_S = 240.0
@@ -76,7 +81,11 @@ def tuned(
     """What the command prints, and how long it takes; the user's files are as they were, and no process is left. line:
     in place of the launch's own. files: beside those of the launch."""
     user = folder / "user"
-    shutil.copytree(LAUNCHES / name, user, ignore=shutil.ignore_patterns("__pycache__"))
+    if name == "trl":
+        save_model(user / "model")
+        save_dataset(user / "data", rows=1000, words=63)
+    else:
+        shutil.copytree(LAUNCHES / name, user, ignore=shutil.ignore_patterns("__pycache__"))
     if name == "megatron":  # its checkout
         shutil.copy(STAND_IN, user / "pretrain_gpt.py")
     for file, text in files.items():
@@ -181,6 +190,35 @@ def test_a_launch_of_each_kind_is_tuned(tmp_path, name):
     assert finished.code == 0, told
     check_understood(name, finished.out)
     check_end(name, finished.out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_lora_fine_tuning_by_trl_is_tuned_from_its_own_command(tmp_path, monkeypatch):
+    """Sixteen passes a step of one short sequence: fewer and larger ones are several times as fast. The knobs that
+    change no numbers are tried unasked, the one that the command sets among them."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    few = ["--trials", "3", "--answer", "space.micro_batch_size=[1, 8, 16]", "--answer", "confirm_rounds=1"]
+    finished, _ = tuned("trl", tmp_path, *few, "--answer", "confirm=1")
+    told = finished.out + finished.err
+    assert finished.code == 0, told
+    check_understood("trl", finished.out)
+    one_line = " ".join(finished.out.split())
+    assert "transformers_dataloader_num_workers 0, 2, 4" in one_line, told
+    # Of one process, which has nobody to send gradients to; and those of CUDA.
+    for other in ("transformers_ddp_bucket_cap_mb", "transformers_use_liger_kernel", "trl_peft_attn_implementation"):
+        assert other not in one_line, told
+    line = check_end("trl", finished.out)
+    assert line, told
+    words = shlex.split(line)
+    batch, passes = value(words, "--per_device_train_batch_size"), value(words, "--gradient_accumulation_steps")
+    assert batch * passes == 16
+    assert batch > 1
+    for kept in ("--use_peft", "--lora_r 8", "--output_dir out", "--learning_rate 1e-3"):
+        assert kept in line
+    assert line.count("--dataloader_num_workers") == 1
 
 
 def test_a_batch_script_of_megatron_is_understood_and_shown(tmp_path):

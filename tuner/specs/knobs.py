@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
+from meshtune.runners.programs.dialects.base import Imported
+from meshtune.runners.programs.dialects.config_import import at
+from meshtune.runners.programs.launch_words import laid_over, shell_words
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.knob import Knob
-from meshtune.search_spaces.knob_values import KnobValue, word
+from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.knob import Knob, KnobKind
+from meshtune.search_spaces.knob_values import KnobValue, readings, word
 from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES, in_full
-from meshtune.search_spaces.presets import knob_catalogs
+from meshtune.search_spaces.presets import knob_catalogs, opening
 
 CATALOGS, KNOBS = "catalogs", "knobs"
 
@@ -54,6 +59,37 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
 def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
     return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
+
+
+def with_open_knobs(document: Mapping[str, Any], imported: Imported, kind: DeviceKind) -> dict[str, Any]:
+    """The document with the knobs of the launch's program that may be opened unasked (`presets.opening`), where what
+    they need is here. What the launch says of one is its default; its command says it no more."""
+    workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
+    configs = [config["base"] for config in workload.get("configs", {}).values()]
+    file = configs[0] if len(configs) == 1 else workload.get("config", {})
+    for catalog in imported.catalogs:
+        ready, needs = opening(catalog)
+        for key, same in ready.items():
+            name = f"{catalog}_{key}"
+            knob = read_knob(name, knob_catalogs()[catalog][name])
+            setting = knob.argument.split()[0] if knob.argument else f"--{knob.config}"
+            said = imported.given.get(setting, at(file, knob.config or ""))
+            present = knob.default if said is None else readings(str(said).lower())[0]
+            # A launch may have any number.
+            values = [*same, present] if knob.kind is KnobKind.NUMERIC and present not in same else same
+            here = all(
+                kind is DeviceKind.CUDA if need == "cuda" else find_spec(need) for need in needs.get(key, "").split()
+            )
+            if not here or present not in values:
+                continue
+            asked.append(f"{catalog}.{key}")
+            opened[name] = {"values": values, "default": present, "numerics": "same"}
+            if knob.omit is not None and (said is not None or knob.omit not in values):
+                opened[name]["omit"] = None
+            before, line, last = str(workload.get("command", "")).rpartition("\n")
+            if said is not None and (words := shell_words(last)):
+                workload["command"] = before + line + " ".join(laid_over(words, {setting: None}))
+    return {**document, "workload": workload, **({CATALOGS: asked, KNOBS: opened} if opened else {})}
 
 
 def with_workload_defaults(

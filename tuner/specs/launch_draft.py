@@ -19,9 +19,10 @@ from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, Imported, 
 from meshtune.runners.programs.dialects.config_import import literal, placed
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.presets import MIXED_CARDS, cluster_of
+from meshtune.search_spaces.presets import MIXED_CARDS, cluster_of, cluster_presets
 from meshtune.tuner.specs.document import changed_document
 from meshtune.tuner.specs.import_script import WITHOUT_MODEL, missing, spec_document
+from meshtune.tuner.specs.knobs import with_open_knobs
 
 # Variables that a script reads, and those of libraries that it may use.
 _READ = re.compile(r"""(?:environ(?:\.get)?\s*[\[(]|getenv\()\s*["'](\w+)["']""")
@@ -79,12 +80,17 @@ def draft_launch(
         if document["cluster"]:
             guesses += filter(None, [unsaid["cluster"]])
             _count_batch(document, imported)
+            counted = document["global_batch_size"] is not None
+            asked = [question for question in asked if not (counted and question.path == "global_batch_size")]
     local = imported.runner.get("kind", "local") == "local"
     if local:
         # Here no shared disk and no queue delays a start.
         document.pop("trial", None)
         own = {**_variables(document["workload"], environment), **document["workload"].get("env", {})}
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
+    if section := document["cluster"]:
+        known = cluster_presets().get(section.get("preset"), section)["device"]
+        document = with_open_knobs(document, imported, DeviceKind(known["kind"]))
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}
     changed = changed_document(document, placed({}, answers))

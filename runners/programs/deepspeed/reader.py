@@ -137,4 +137,5 @@ def _imported(reading: Reading, config: Mapping[str, Any], own: Mapping[str, Any
     left = laid_over(config, dict.fromkeys(names))
     kept = {key: value for key, value in left.items() if value != {} or key not in sections}
     workload = {"kind": "deepspeed", "dtype": reading.fields.get("dtype"), **({"config": kept} if kept else {})}
-    return replace(reading.imported({}), workload={**workload, **(own or {})})
+    catalogs = tuple(TABLE.words("program.catalogs"))
+    return replace(reading.imported({}), workload={**workload, **(own or {})}, catalogs=catalogs)

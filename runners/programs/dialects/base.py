@@ -79,7 +79,8 @@ class Imported:
     model, training, plan: fields of ModelSpec, Recipe and Plan. workload, runner, trial: the spec's sections, the user's other
     arguments in the first. space: the values that the program takes, where they are fewer or others than what is tried
     by default. questions: no value is written that was not read. notes: what was read and leaves nothing
-    open, such as a setting that predictions do not know."""
+    open, such as a setting that predictions do not know. catalogs: of knobs that the program has; given: what the
+    launch says, by the names that it has for them."""
 
     workload: Mapping[str, Any]
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -91,6 +92,8 @@ class Imported:
     space: Mapping[str, Any] = field(default_factory=dict)
     runner: Mapping[str, Any] = field(default_factory=dict)
     trial: Mapping[str, Any] = field(default_factory=dict)
+    catalogs: tuple[str, ...] = ()
+    given: Mapping[str, Any] = field(default_factory=dict)
     questions: tuple[Question, ...] = ()
     notes: tuple[str, ...] = ()
 

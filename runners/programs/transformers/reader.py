@@ -11,6 +11,7 @@ from typing import Any
 from meshtune.runners.programs.accelerate.special import YAML_FILE, quoted, read_launcher, words_of
 from meshtune.runners.programs.accelerate.special import is_file as is_file_of_accelerate
 from meshtune.runners.programs.batch import solve
+from meshtune.runners.programs.deepspeed.options import TABLE as DEEPSPEED
 from meshtune.runners.programs.dialects.base import (
     CannotRead,
     Imported,
@@ -24,6 +25,7 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import literal, of_plan, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import whole
+from meshtune.runners.programs.plain.script import script_of
 from meshtune.runners.programs.transformers.special import DS_FILE, profile
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program
@@ -46,7 +48,16 @@ def read_launch(launch: Launch) -> Imported:
     reading.table.remark(reading)
     _batch(reading)
     workload = _workload(reading, configs)
-    return reading.imported(workload, space=_space(reading))
+    said = {name: reading.get(name) for name in reading.given}
+    return reading.imported(workload, space=_space(reading), catalogs=_catalogs(reading), given=said)
+
+
+def _catalogs(reading: TrainerReading) -> tuple[str, ...]:
+    """Those of knobs: of the program, where its script is known to read all arguments, and of DeepSpeed's file."""
+    program, shards = reading.table.lists["program"], reading.sharding.settings is not None
+    known = reading.variant != "trainer" or re.search(program["parser"], script_of(reading.launch).text)
+    named = program.get("catalogs", "") if known else ""
+    return (*named.split(), *(DEEPSPEED.words("program.catalogs") if shards else ()))
 
 
 def _left(reading: TrainerReading) -> bool:
@@ -239,7 +250,7 @@ def _fixed(reading: TrainerReading) -> dict[str, Any]:
     said = {name: reading.fields[name] for name in ("context",) if name in reading.fields}
     kept = {**reading.table.told(reading, reading)[1], **said, **reading.kept}
     # What is asked of the plan is open here too.
-    kept |= {name: None for name in kept if reading.is_asked(f"baseline.{name}")}
+    kept |= {name: None for name in kept if f"baseline.{name}" in reading.open}
     return {name: value for name, value in kept.items() if not told.get(name)}
 
 

@@ -122,7 +122,7 @@ def tune(
     except InvalidSpec as error:
         raise mistaken("what was understood of the launch", error.problems) from None
     print_page(_understood(launch, campaign_spec, space, draft))
-    if space.totals.legal < 2:
+    if space.plans < 2:
         raise WrongCall("there is one plan, the present one: no flag that is known changes how the program runs")
     print_missing(campaign_spec, place.home)
     if dry_run:
@@ -144,6 +144,8 @@ def tune(
 def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: LaunchDraft) -> list[Any]:
     """What is going to be measured, in a table, and what of it is a guess."""
     from meshtune.search_spaces.columns import code
+    from meshtune.search_spaces.knob_values import word
+    from meshtune.search_spaces.knobs import count_with_knobs
     from meshtune.search_spaces.physics.training import MODEL_UNKNOWN
     from meshtune.tuner.campaign.spec import workload_of
     from meshtune.tuner.cli.render.terminal import new_table
@@ -155,6 +157,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
         name: [value for value in values if name not in legal or code(name, value) in legal[name]]
         for name, values in space.dimensions.items()
     }
+    tried |= {one.knob.name: [*map(word, one.knob.values)] for one in count_with_knobs(space) if one.layouts}
     batch, plan, model = spec.global_batch_size, spec.baseline, spec.model
     rows = {
         "launch": shlex.join(launch),
@@ -166,7 +169,7 @@ def _understood(launch: Sequence[str], spec: CampaignSpec, space: Space, draft: 
         "global batch": "free" if batch is None else f"{batch}, and stays",
         "as it is": "" if plan is None else plan.key,
         "tried": "; ".join(f"{name} {', '.join(map(str, own))}" for name, own in tried.items() if len(own) > 1),
-        "plans": f"{len(space)}, of which at most {spec.budget.trials} are run",
+        "plans": f"{space.plans}, of which at most {spec.budget.trials} are run",
         "a trial": "ends when its steps are measured" if spec.workload.options.get("watch") else "takes a few steps",
     }
     for name, words in rows.items():
