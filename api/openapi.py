@@ -34,6 +34,7 @@ from meshtune.search_spaces.model import UNKNOWN, ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.recipe import Recipe
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import searches
@@ -144,6 +145,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "workload": _backend(sorted(WORKLOADS)),
         "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
         "space": _inline(Bounds),
+        "training": _inline(Recipe),
         "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)?$"}},
         "knobs": _knobs(),
         "accept": {"type": "array", "items": _inline(Acceptance)},
