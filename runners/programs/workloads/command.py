@@ -110,7 +110,7 @@ class CommandOptions(Closed):
     patterns, has told enough steps (`runners.watch`). framework: whose physics is the most like it; dtype: what it
     computes in, by default that framework's."""
 
-    command: tuple[str | dict[str, Any], ...] | str = ()
+    command: tuple[str | dict[str, Any], ...] | str = ""
     trial_arguments: dict[str, Any] = field(default_factory=dict)
     working_directory: str | None = None
     start: Start = Start.DEVICE
@@ -126,6 +126,7 @@ class CommandOptions(Closed):
     dtype: str | None = None
 
     def _check(self, checks: Checks) -> None:
+        checks.require(self.command != (), "command", "must name a program")
         needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
         checks.require(self.steps > self.warmup_steps, "steps", needed)
         known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"
@@ -147,6 +148,8 @@ class CommandWorkload(Workload):
     """Profiles a user's own script. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
+        if not {"command", "framework"} & {*options}:
+            raise InvalidValue([Problem("command", "is missing")])
         self._options = read_value(CommandOptions, _worded(options))
         self._knows_dtype = "dtype" in options or "framework" in options
         self._templates = _parse(self._options)
