@@ -4,7 +4,7 @@ one recipe, predicted for all plans of a program at once. Nothing is run or stor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from meshtune.search_spaces.columns import Columns, FloatColumn, columns_of, rows, value_of
+from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.physics.estimate import heavy_cdf
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
 from meshtune.search_spaces.physics.memory import MemoryPart, Phase, offloaded_bytes, phases
@@ -21,7 +22,7 @@ from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.search_spaces.recipe import Adapter, Offload, Optimizer, Recipe
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.prediction.memory_needs import MAX_TRIED, SURE, sure_plans, with_bounds
+from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
 from meshtune.tuner.prediction.predict import HEAVY_WIDTH, WIDTH, Basis, foresee
 
 # "OOM after hundreds of steps": of a hundred micro-batches one has a row that is longer.
@@ -31,11 +32,10 @@ MICRO_BATCHES = tuple(size for power in range(11) for size in (2**power, 3 * 2**
 SEQUENCE, MAX_SEQUENCES = 256, 2**14
 # A change that frees less than this share of the peak helps nobody.
 LEAST_GAIN = 0.01
-MAX_TIMES = 64
 TOKENS = 1e9
 # Of a plan, what follows from the others.
 _DERIVED = ("dp", "grad_accum_steps")
-_AXES = ("recompute", "micro_batch_size", "zero_group", "zero_stage", "tp", "cp", "pp")
+_AXES = ("recompute", "micro_batch_size", "zero_stage", "zero_group", "tp", "cp", "pp", "ep")
 _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)", "ZeRO 3 (FULL_SHARD)")
 
 
@@ -51,7 +51,6 @@ class FitQuestion:
     start: Plan | None = None
     lengths: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
-    basis: Basis = field(default_factory=Basis)
 
 
 class Effect(StrEnum):
@@ -111,7 +110,7 @@ class Fit:
     nearest to fit. given: the user's own. micro_batch_size, seq_len_most: null where nothing fits. changes: each alone,
     from the given setting, else from the best; those without an effect on what is computed first, then by their cost.
     enough: the smallest change that makes it fit; null where something fits, or nothing would. notes: what a launch
-    leaves open, and what is taken for it."""
+    leaves open, and what is taken for it; of devices, what would help where no change is enough."""
 
     model: str
     parameters: int
@@ -185,7 +184,8 @@ def fit(question: FitQuestion) -> Fit:
     best = every.best(every.safe if fits else every.values["fits"] == every.values["fits"].max())
     given = None if question.start is None else _judged(question, training, columns_of([question.start]))
     start, row = (every, best) if given is None else (given, 0)
-    changes = _changes(question, start.plan(row), start, row, every)
+    enough = None if fits else _enough(question, every, best)
+    needs = memory_needs(space, training) if not fits and enough is None else ()
     model, cluster = space.context.model, space.context.cluster
     return Fit(
         model=model.name,
@@ -200,21 +200,22 @@ def fit(question: FitQuestion) -> Fit:
         given=None if given is None else given.setting(0),
         micro_batch_size=_largest_micro_batch(question, training) if fits else None,
         seq_len_most=_longest_sequence(question, training) if fits else None,
-        changes=changes,
-        enough=None if fits else _enough(question, every, best, changes),
-        notes=question.notes,
-        basis=question.basis.judged(training, ()).words,
+        changes=_changes(question, start.plan(row), start, row, every),
+        enough=enough,
+        notes=(*question.notes, *needs),
+        basis=Basis().judged(training, ()).words,
     )
 
 
-def plan_words(plan: Plan) -> str:
-    """The plan in words that people have for it."""
+def plan_words(plan: Plan, *axes: str) -> str:
+    """The plan, or its values of some axes, in words that people have for them."""
     ranks = plan.zero_group or plan.dp * plan.cp
-    parts = [f"{name} {degree}" for name, degree in (("tp", plan.tp), ("pp", plan.pp), ("cp", plan.cp)) if degree > 1]
-    parts += [f"ep {plan.ep}"] * (plan.ep > 1)
-    parts += [f"{_ZERO[plan.zero_stage]}{f' over {ranks} devices' * (plan.zero_stage > 0)}"] * (plan.dp * plan.cp > 1)
-    parts += ["no recomputation" if plan.recompute is Recompute.NONE else f"{plan.recompute} recomputation"]
-    return ", ".join([*parts, f"micro-batch {plan.micro_batch_size}, accumulated {plan.grad_accum_steps} times"])
+    words = {axis: f"{axis} {degree}" for axis in ("tp", "pp", "cp", "ep") if (degree := getattr(plan, axis)) > 1}
+    if plan.dp * plan.cp > 1:
+        words["zero_stage"] = f"{_ZERO[plan.zero_stage]}{f' over {ranks} devices' * (plan.zero_stage > 0)}"
+    words["recompute"] = "no recomputation" if plan.recompute is Recompute.NONE else f"{plan.recompute} recomputation"
+    words["micro_batch_size"] = f"micro-batch {plan.micro_batch_size}, accumulated {plan.grad_accum_steps} times"
+    return ", ".join(words.get(axis, f"{axis} {getattr(plan, axis)}") for axis in axes or words)
 
 
 def _training(question: FitQuestion, recipe: Recipe) -> Training:
@@ -225,22 +226,23 @@ def _training(question: FitQuestion, recipe: Recipe) -> Training:
 def _judged(question: FitQuestion, training: Training, columns: Columns) -> _Judged:
     """Columns with the predictions; with lengths each size of micro-batch at the longest row that it is to expect."""
     if not question.lengths:
-        return _Judged(training, columns, _values(training, columns, question.basis))
+        return _Judged(training, columns, _values(training, columns))
     values: dict[str, FloatColumn] = {}
     sizes = columns["micro_batch_size"]
     for size in np.unique(sizes):
         within = LONGEST ** (1 / (int(size) * training.recipe.rows_per_sample))
         longest = int(np.quantile(question.lengths, within, method="higher"))
-        own = replace(training, model=replace(training.model, seq_len=longest))
-        for name, column in _values(own, rows(columns, sizes == size), question.basis).items():
+        model = replace(training.model, seq_len=min(longest, training.model.seq_len))
+        own = replace(training, model=model)
+        for name, column in _values(own, rows(columns, sizes == size)).items():
             values.setdefault(name, np.zeros(len(sizes)))[sizes == size] = column
     return _Judged(training, columns, values)
 
 
-def _values(training: Training, columns: Columns, basis: Basis) -> dict[str, FloatColumn]:
+def _values(training: Training, columns: Columns) -> dict[str, FloatColumn]:
     with np.errstate(all="ignore"):
-        found = foresee(training, columns, basis.calibration)
-        by_phase = phases(training, columns, basis.calibration.constants)
+        found = foresee(training, columns, UNCALIBRATED)
+        by_phase = phases(training, columns, UNCALIBRATED.constants)
         peak = np.maximum.reduce(list(by_phase.values()))
         fits = heavy_cdf(np.log(usable_bytes(training) / peak) / found.memory.log_sd)
     values = {"peak": peak, "memory_sd": found.memory.log_sd, "fits": fits, "score": found.score}
@@ -333,64 +335,40 @@ def _of_plan(plan: Plan, every: _Judged) -> Iterable[tuple[str, int]]:
         safe = near & every.safe
         leanest = near & (every.values["peak"] == every.values["peak"][near].min())
         row = every.best(safe if safe.any() else leanest)
-        yield plan_change(axis, every.plan(row)), row
+        yield plan_words(every.plan(row), axis), row
 
 
-def plan_change(axis: str, plan: Plan) -> str:
-    words = {
-        "recompute": f"{plan.recompute} recomputation",
-        "micro_batch_size": f"micro-batch {plan.micro_batch_size}, accumulated {plan.grad_accum_steps} times",
-        "zero_stage": _ZERO[plan.zero_stage],
-        "zero_group": f"sharded over {plan.zero_group or plan.dp * plan.cp} devices",
-    }
-    return words.get(axis, f"{axis} {getattr(plan, axis)}")
+def _of_recipe(recipe: Recipe) -> list[tuple[str, Effect, Recipe]]:
+    """Those that change nothing free no memory, and are left out for it."""
+    lora = {"adapter": recipe.adapter or Adapter(), "frozen_layers": 0, "frozen_embedding": False, "frozen_head": False}
+    quantized = Effect.TRAINED if recipe.adapter is None else Effect.NUMERICS
+    changes: tuple[tuple[str, Effect, dict[str, Any]], ...] = (
+        ("fused loss (Liger, Cut CE)", Effect.NONE, {"fused_loss": True}),
+        ("activations offloaded", Effect.NONE, {"offload_activations": True}),
+        ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
+        ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
+        ("8-bit optimizer", Effect.NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
+        ("LoRA of rank 16 in place of all weights", Effect.TRAINED, lora),
+        ("LoRA on a base of 4 bits (QLoRA)", quantized, {**lora, "base_bits": 4}),
+    )
+    return [(words, effect, replace(recipe, **change)) for words, effect, change in changes]
 
 
-def _of_recipe(recipe: Recipe) -> Iterable[tuple[str, Effect, Recipe]]:
-    if not recipe.fused_loss:
-        yield "fused loss (Liger, Cut CE)", Effect.NONE, replace(recipe, fused_loss=True)
-    if not recipe.offload_activations:
-        yield "activations offloaded", Effect.NONE, replace(recipe, offload_activations=True)
-    if recipe.offload is Offload.NONE:
-        yield "optimizer offloaded", Effect.NONE, replace(recipe, offload=Offload.OPTIMIZER)
-    if recipe.offload is not Offload.WEIGHTS:
-        yield "optimizer and weights offloaded", Effect.NONE, replace(recipe, offload=Offload.WEIGHTS)
-    if recipe.optimizer in (Optimizer.ADAMW, Optimizer.PAGED_ADAMW):
-        yield "8-bit optimizer", Effect.NUMERICS, replace(recipe, optimizer=Optimizer.ADAMW_8BIT)
-    if recipe.adapter is None:
-        lora = replace(recipe, adapter=Adapter(), frozen_layers=0, frozen_embedding=False, frozen_head=False)
-        yield "LoRA of rank 16 in place of all weights", Effect.TRAINED, lora
-        yield "QLoRA: LoRA on a base of 4 bits", Effect.TRAINED, replace(lora, base_bits=4)
-    elif recipe.base_bits != 4:
-        yield "a base of 4 bits (QLoRA)", Effect.NUMERICS, replace(recipe, base_bits=4)
-
-
-def _enough(question: FitQuestion, every: _Judged, row: int, changes: Sequence[Change]) -> Change | None:
-    """The first change that makes the nearest plan fit; else the first ones of a recipe together; else more devices."""
+def _enough(question: FitQuestion, every: _Judged, row: int) -> Change | None:
+    """The first change that makes the nearest plan fit, else those of a recipe together, one after the other."""
     own = {name: float(column[row]) for name, column in every.values.items()}
-    alone = changes if question.start is None else _changes(question, every.plan(row), every, row, every)
+    alone = _changes(question, every.plan(row), every, row, every)
     if (first := next((one for one in alone if one.p_fits >= SURE), None)) is not None:
         return first
-    order = {one.words: place for place, one in enumerate(alone)}
-    recipe, taken, effect = question.recipe, [], Effect.NONE
-    while True:
-        more = [one for one in _of_recipe(recipe) if one[0] in order]
-        if not more:
-            break
-        words, kind, recipe = min(more, key=lambda one: order[one[0]])
-        taken.append(words)
-        effect = max(effect, kind, key=list(Effect).index)
+    recipe, taken = question.recipe, list[str]()
+    for change in alone:
+        offered = {words: changed for words, _, changed in _of_recipe(recipe)}
+        if change.words not in offered:
+            continue
+        recipe, taken = offered[change.words], [*taken, change.words]
         judged = _judged(question, _training(question, recipe), question.space.columns)
         if judged.safe.any():
-            return _change(own, judged, judged.best(judged.safe), " and ".join(taken), effect)
-    times, training = 2, _training(question, question.recipe)
-    while times <= MAX_TIMES:
-        wider = with_bounds(question.space, MAX_TRIED, times)
-        if wider and sure_plans(wider, training, question.basis.calibration):
-            judged = _judged(question, replace(training, cluster=wider.context.cluster), wider.columns)
-            devices = f"{wider.context.cluster.devices} devices in place of {question.space.context.cluster.devices}"
-            return _change(own, judged, judged.best(judged.safe), devices)
-        times *= 2
+            return _change(own, judged, judged.best(judged.safe), " and ".join(taken), change.effect)
     return None
 
 

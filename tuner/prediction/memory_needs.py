@@ -44,7 +44,7 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
     or the space itself, and no reason."""
     able = space.context.capabilities
     kinds = tuple(kind for kind in RECOMPUTES if kind in able.recompute)
-    if able.recompute_of_script or not (wide := with_bounds(space, MAX_OPENED, recompute=kinds)):
+    if able.recompute_of_script or not (wide := _with(space, MAX_OPENED, recompute=kinds)):
         return space, ""
     judged = np.linspace(0, len(wide) - 1, min(len(wide), MAX_JUDGED)).round().astype(np.int64)
     c = rows(wide.columns, judged)
@@ -61,13 +61,13 @@ def open_recompute(space: Space, training: Training) -> tuple[Space, str]:
     else:
         return space, ""
     legal = tuple(RECOMPUTES[kind] for kind in np.unique(wide.columns["recompute"]))
-    return with_bounds(space, MAX_OPENED, recompute=legal) or space, why
+    return _with(space, MAX_OPENED, recompute=legal) or space, why
 
 
 def memory_needs(space: Space, training: Training, calibration: Calibration = UNCALIBRATED) -> tuple[str, ...]:
     """Why recomputation is open; where no plan surely fits, the least memory and what would help, the smallest change
     first; and what hosts need. Nothing of a space whose plans are too many to be judged, or without a model."""
-    if not training.model.known or not (closed := with_bounds(space, MAX_OPENED, recompute=(Recompute.NONE,))):
+    if not training.model.known or not (closed := _with(space, MAX_OPENED, recompute=(Recompute.NONE,))):
         return ()
     opened, why = open_recompute(closed, training)
     more = opened.combinations - closed.combinations
@@ -109,7 +109,7 @@ def _remedies(space: Space, training: Training, calibration: Calibration) -> Seq
 
     def would(axes: Sequence[str], times: int = 1) -> list[str]:
         """The changes in words, with what they do together; none where still no plan surely fits."""
-        changed = with_bounds(space, MAX_TRIED, times, **{axis: changes[axis] for axis in axes})
+        changed = _with(space, MAX_TRIED, times, **{axis: changes[axis] for axis in axes})
         if not (count := sure_plans(changed, training, calibration)):
             return []
         nodes = training.cluster.nodes * times
@@ -122,14 +122,14 @@ def _remedies(space: Space, training: Training, calibration: Calibration) -> Seq
         axes: list[str] = []
         for axis in changes:
             values = {one: changes[one] for one in (*axes, axis)}
-            axes += [axis] if with_bounds(space, MAX_TRIED, times, **values) is not None else []
+            axes += [axis] if _with(space, MAX_TRIED, times, **values) is not None else []
         return axes
 
     if alone := [words for axis in changes for words in would([axis])]:
         return alone
     times = 1
     while not would(every := opened(times), times):
-        if times == MAX_TIMES_NODES or with_bounds(space, MAX_TRIED, 2 * times) is None:
+        if times == MAX_TIMES_NODES or _with(space, MAX_TRIED, 2 * times) is None:
             axes = f"other value of {', '.join(every)}" if every else "axis"
             able = space.context.capabilities.recompute - {Recompute.NONE}
             told = "" if able else "; the workload is told no {recompute}"
@@ -163,7 +163,7 @@ def _changes(space: Space) -> dict[str, tuple[Any, ...]]:
     return dict(sorted(changed.items(), key=lambda entry: len(entry[1]) / len(own[entry[0]])))
 
 
-def with_bounds(space: Space, most: int, times: int = 1, /, **bounds: Any) -> Space | None:
+def _with(space: Space, most: int, times: int = 1, /, **bounds: Any) -> Space | None:
     """The space with other bounds, on so many times the nodes; None where it has more combinations than `most`."""
     cluster = replace(space.context.cluster, nodes=space.context.cluster.nodes * times)
     try:

@@ -14,7 +14,8 @@ from meshtune.runners.documents import merged, read_value
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.sources import read_source
 from meshtune.runners.programs.named_models import model_named
-from meshtune.runners.programs.workloads.command import PROFILES
+from meshtune.runners.programs.recipes import MODULES
+from meshtune.runners.programs.table import table_of
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
 from meshtune.search_spaces.bounds import DEFAULT_MICRO_BATCHES
 from meshtune.search_spaces.checks import (
@@ -39,7 +40,7 @@ from meshtune.tuner.prediction.fit import FitAnswer, FitQuestion, LargestModel, 
 from meshtune.tuner.specs.launch_draft import cluster_here, devices_here, draft_launch
 from meshtune.tuner.specs.read import read_spec
 
-PROGRAMS: Mapping[str, Mapping[str, Any]] = PROFILES.lists["fit"]
+PROGRAMS: Mapping[str, Mapping[str, Any]] = table_of("meshtune.runners.programs.profiles").lists["fit"]
 SEQ_LEN = 4096
 # Rows of a step, where nobody says how many: a usual number, and at least one for each device.
 BATCH = 64
@@ -91,21 +92,6 @@ class FitWords(Closed):
             checks.require(len(getattr(self, name)) <= MAX_NAME, name, f"has more than {MAX_NAME} letters")
         checks.require(len(self.lengths) <= MAX_LENGTHS, "lengths", f"has more than {MAX_LENGTHS} rows")
 
-    @property
-    def rows(self) -> tuple[int, ...]:
-        """The lengths, cut at `seq`."""
-        return self.lengths if self.seq is None else tuple(min(length, self.seq) for length in self.lengths)
-
-    @property
-    def longest(self) -> int | None:
-        """Tokens of the longest row, as far as it is said."""
-        return max(self.rows, default=self.seq)
-
-    @property
-    def program_section(self) -> Mapping[str, Any]:
-        own = PROGRAMS[self.program]
-        return PROGRAMS[own["like"]] if "like" in own else own
-
 
 def said(words: FitWords | None = None, **given: Any) -> FitWords:
     """The words with those that are given, which is not null and not empty. Raises InvalidValue."""
@@ -125,11 +111,11 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
 
 
 def _document(words: FitWords, model: Mapping[str, Any], training: dict[str, Any], *, here: bool) -> dict[str, Any]:
-    program, cluster = words.program_section, _cluster(words, here=here)
+    program, cluster = PROGRAMS[words.program], _cluster(words, here=here)
     devices = cluster.get("nodes", 1) * cluster.get("devices_per_node", 1)
     return {
         "name": "fit",
-        "model": {**model, "seq_len": words.longest or SEQ_LEN},
+        "model": {**model, "seq_len": words.seq or max(words.lengths, default=SEQ_LEN)},
         "training": merged(training, _training(words)),
         "cluster": cluster,
         "global_batch_size": words.batch or devices * -(-BATCH // devices),
@@ -148,7 +134,7 @@ def _training(words: FitWords) -> dict[str, Any]:
     if words.optimizer is not None:
         section["optimizer"] = str(words.optimizer)
     if words.lengths:
-        section["mean_tokens"] = max(1, round(sum(words.rows) / len(words.rows)))
+        section["mean_tokens"] = max(1, round(float(np.minimum(words.lengths, words.seq or np.inf).mean())))
     return section
 
 
@@ -186,10 +172,9 @@ def _of_adapter(words: FitWords) -> tuple[FitWords, dict[str, Any]]:
 
 def targets_of(modules: object) -> list[str]:
     """PEFT's target_modules as the products that have an adapter; all linear ones where it is a pattern."""
-    fused = {"qkv": "q k v", "gate_up": "gate up", "Wqkv": "q k v", "query_key_value": "q k v"}
-    last = [str(name).rpartition(".")[2].removesuffix("_proj") for name in modules] if isinstance(modules, list) else []
-    named = [word for name in last for word in fused.get(name, name).split()]
-    return [word for word in dict.fromkeys(named) if word in {*Target}] or [str(one) for one in LINEAR]
+    last = [str(name).rpartition(".")[2] for name in modules] if isinstance(modules, list) else []
+    named = {word for name in last for word in str(MODULES.get(name, "")).split()} & {*Target}
+    return [str(target) for target in Target if target in named] or [str(one) for one in LINEAR]
 
 
 def launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[str]]:
@@ -197,7 +182,7 @@ def launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[s
     InvalidValue."""
     with raising(lambda told: InvalidValue([Problem(str(file), told)]), "", CannotRead):
         imported = read_source(file, given=os.environ)
-    answers = {"model.seq_len": words.longest, "global_batch_size": words.batch}
+    answers = {"model.seq_len": words.seq or max(words.lengths, default=None), "global_batch_size": words.batch}
     answers = {path: value for path, value in answers.items() if value is not None}
     # Devices that no option names are those of a scheduler's job, else of this machine.
     own = not words.on and imported.runner.get("kind", "local") != "local"
@@ -252,7 +237,7 @@ def question_of(document: Mapping[str, Any], words: FitWords) -> FitQuestion:
 
 def _question(spec: CampaignSpec, space: Space, words: FitWords, start: Plan | None = None) -> FitQuestion:
     framework = workload_of(spec).framework
-    return FitQuestion(space=space, framework=framework, recipe=spec.training, start=start, lengths=words.rows)
+    return FitQuestion(space=space, framework=framework, recipe=spec.training, start=start, lengths=words.lengths)
 
 
 def largest_models(words: FitWords, here: bool = False) -> tuple[LargestModel, ...]:

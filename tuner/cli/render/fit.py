@@ -10,7 +10,7 @@ from rich.text import Text
 from meshtune.tuner.campaign.units import gibibytes, number, percent
 from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.cli.render.terminal import new_table
-from meshtune.tuner.prediction.fit import Effect, Fit, LargestModel, Most, Setting
+from meshtune.tuner.prediction.fit import Effect, Fit, LargestModel, Setting
 
 WORDS = {"load": "loading", "first_step": "first step", "steady": "later steps", "checkpoint": "writing a checkpoint"}
 
@@ -34,7 +34,8 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield Text(told, style="bold")
     for name, most in (("largest micro-batch", fit.micro_batch_size), ("longest sequence", fit.seq_len_most)):
         if most is not None:
-            yield Text(_most(name, most))
+            chance = percent(most.setting.p_fits)
+            yield Text(f"{name}: {most.value:,} (P(fits) {chance}), with {most.setting.words}")
     if fit.changes:
         yield _changes(fit)
     yield from (Text(f"note: {note}") for note in fit.notes)
@@ -66,10 +67,6 @@ def speed_text(setting: Setting) -> str:
     words += [f"price {number(price)}"] if price is not None else []
     words += [f"{number(energy / 1000)} kWh"] if energy is not None else []
     return ", ".join(words) + " per 1e9 tokens" * (price is not None or energy is not None)
-
-
-def _most(name: str, most: Most) -> str:
-    return f"{name}: {most.value:,} ({percent(most.setting.p_fits)}), with {most.setting.words}"
 
 
 def _time(share: float) -> str:
