@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.reading import Reading
-from meshtune.runners.programs.transformers.config_json import read_config
+from meshtune.runners.programs.transformers.config_json import DECODERS, OTHERS, read_config
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
 from meshtune.search_spaces.presets import described, model_presets, preset_on_hub
@@ -47,14 +47,17 @@ def preset_shapes(preset: str) -> dict[str, Any]:
 
 
 def model_named(name: str, files: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Fields of ModelSpec but for seq_len, of a folder with a config.json, such a file, a model of the Hub in this
-    machine's cache, or a preset by its name or the Hub's. files: by path, in place of this machine's. Raises InvalidValue."""
+    """Fields of ModelSpec but for seq_len: of a folder with a config.json, of such a file, of a model of the Hub in
+    this machine's cache, else of a preset by its name or the Hub's. files: by path, for those of this machine.
+    Raises InvalidValue."""
     last = name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
     with problems_as(InvalidValue, name), raising(_refused, "", UnreadableText, OSError):
         if text := config_named(name, files):
-            return {"name": last, **read_config(read_json(text))}
+            return {**read_config(read_json(text)), "name": last}
         if preset := _preset(name, {}):
             return {**preset_shapes(preset), "name": last}
+        if others := OTHERS & set(last.lower().split("-")):
+            raise _refused(f"is a model of {min(others)}; {DECODERS}")
         hint = did_you_mean(last.lower(), model_presets())
         raise _refused(f"is no folder with a config.json, no model in the cache of Hugging Face and no preset; {hint}")
 
@@ -64,25 +67,18 @@ def _refused(told: str) -> InvalidValue:
 
 
 def config_named(name: str, files: Mapping[str, str] | None = None, folder: Path = Path()) -> str:
-    """The config.json of a folder, of its own path, or of a model of the Hub in the cache on this machine; "" where none
-    is. files: by path, in place of this machine's, of which paths count from `folder`. Raises OSError, UnreadableText."""
+    """The config.json of a folder, of its own path or of a model of the Hub in this machine's cache; "" where none is.
+    files: by path, for those of this machine, which are relative to `folder`. Raises OSError, UnreadableText."""
     name = name.rstrip("/")
     if files is not None:
-        return (
-            files.get(f"{name}/config.json")
-            or (files.get(name) if name.endswith(".json") else "")
-            or cached_config(name)
-        )
-    path = folder / name / "config.json" if (folder / name).is_dir() else folder / name
-    return read_file(path, SLOW_LIMITS.max_bytes, regular=False) if path.exists() else cached_config(name)
-
-
-def cached_config(name: str) -> str:
-    """The config.json of a model of the Hub in the cache of Hugging Face on this machine; "" where it has none."""
+        text = files.get(f"{name}/config.json", files.get(name if name.endswith(".json") else ""))
+    else:
+        there = (path for path in (folder / name / "config.json", folder / name) if path.is_file())
+        text = next((read_file(path, SLOW_LIMITS.max_bytes) for path in there), None)
+    if text or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        return text or ""
     home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub"))
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
-        return ""
     found = sorted(cache.glob(f"models--{name.replace('/', '--')}/snapshots/*/config.json"))
     with suppress(OSError, UnreadableText):
         return read_file(found[-1], SLOW_LIMITS.max_bytes) if found else ""

@@ -66,9 +66,9 @@ class Reading(Remarks):
     may say what no other does; "" where everything was read. devices: ranks in all, None unknown. script: the program,
     "" unknown.
 
-    fields: what was read, by field (of Plan; of ModelSpec behind `model.`, of Recipe behind `training.`; dtype, global_batch_size, nodes,
-    devices_per_node). said: the words that said a field. kept: fields of the plan that a command's trials keep, with
-    their values. places: what `{section}` in a name stands for."""
+    fields: what was read, by field (of Plan; of ModelSpec behind `model.`, of Recipe behind `training.`; dtype,
+    global_batch_size, nodes, devices_per_node). said: the words that said a field. kept: fields of the plan that a
+    command's trials keep, with their values. places: what `{section}` in a name stands for."""
 
     given: Mapping[str, Any]
     more: str = ""
@@ -164,7 +164,8 @@ class Reading(Remarks):
 
     def section(self, name: str) -> dict[str, Any]:
         """Fields behind `name.`, dotted ones in mappings of their own."""
-        return placed({}, {key[len(name) + 1 :]: value for key, value in self.fields.items() if key.startswith(f"{name}.")})
+        own = {key: value for key, value in self.fields.items() if key.startswith(f"{name}.")}
+        return placed({}, {key.removeprefix(f"{name}."): value for key, value in own.items()})
 
     def imported(self, workload: Mapping[str, Any], **more: Any) -> Imported:
         """What was read, without the values that are asked. more: other fields of Imported."""

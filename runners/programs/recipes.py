@@ -38,10 +38,12 @@ def stage(reading: Reading) -> None:
     own = re.compile(r"(?:^|[/._ -])(?:" + "|".join(_WORDS["scripts"]) + r")(?=[/._ -]|$)")
     match = own.search(reading.script)
     found = next((kind for word, kind in _WORDS["scripts"].items() if match and re.search(word, match[0])), "sft")
-    if match is None or re.fullmatch(_WORDS["sure"], reading.script):
+    other = reading.first(_WORDS["reference"].split())
+    if (match and other) or not (match or other) or re.fullmatch(_WORDS["sure"], reading.script):
         reading.fields["stage"] = found
     else:
-        reading.guess("stage", found, f"{reading.script}: taken for {found} by its name; is it?")
+        found, by = (found, reading.script) if match else ("dpo", reading.written(other))
+        reading.guess("stage", found, f"{by}: taken for {found}, with the sequences and the other model of it; is it?")
 
 
 def targets(reading: Reading) -> None:
@@ -56,9 +58,12 @@ def targets(reading: Reading) -> None:
     unknown = [word for word, known in modules.items() if known is None or not _NAME.fullmatch(word)]
     if unknown:
         told = f"write those of {', '.join(Target)} that have an adapter"
-        reading.ask(f"{_ADAPTER}.targets", f"{name}: {', '.join(unknown)[:80]} is no name of modules known here; {told}")
+        which = ", ".join(unknown)[:80]
+        reading.ask(f"{_ADAPTER}.targets", f"{name}: {which} is no name of modules known here; {told}")
         return
     named = {part for known in modules.values() for part in str(known).split()}
+    switches = _WORDS["switches"].items()
+    named |= {part for switch, parts in switches if truth(reading.get(switch)) for part in parts.split()}
     if reading.fields.get("model.experts") and named & {"gate", "up", "down"}:
         # PEFT takes the names for the experts' weights as well; as one array each, they are no linear modules.
         if "all" in named:
@@ -119,6 +124,8 @@ def beside(reading: Reading) -> None:
         found.append(_companion(reading, "reference", "" if base or stored else other))
         found[-1] |= {"bits": 0} if base or stored else {}
         found[-1] |= {"runs": False} if stored else {}
+    if fields.get("stage") == "reward":
+        reading.note("a head of one output in place of the vocabulary's, which predictions count")
     if fields.get("stage") == "generated":
         told = "samples are generated in the training, with a reward beside; predictions count one pass of one model"
         reading.ask("", f"{told}: compare memory and speed with a run")

@@ -52,8 +52,8 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "model.tied_head": (False, True),
     **{f"training.{each.name}": (False, True) for each in fields(Recipe) if each.type == "bool"},
     **{f"training.adapter.{each.name}": (False, True) for each in fields(Adapter) if each.type == "bool"},
-    # What is made of a sample: itself; two answers beside a reference, or without one; one beside a reference; two for a
-    # reward; a teacher's answers; or those that the training generates.
+    # What a sample is: one text; two answers with a reference, or without; one with a reference; two for a reward; one
+    # with a teacher; or answers that the training generates.
     "stage": ("sft", "dpo", "pairs", "kto", "reward", "teacher", "generated"),
     "method": ("full", "lora", "freeze"),
     "dtype": DTYPES,
@@ -65,13 +65,15 @@ class _Domains(dict[str, Domain]):
     """Every dotted name is a field; what is not listed is a number."""
 
     def __contains__(self, name: object) -> bool:
-        return name in VALUES or (isinstance(name, str) and (name in NUMBERS or name.startswith(("model.", "training."))))
+        known = name in VALUES or name in NUMBERS
+        return known or (isinstance(name, str) and name.startswith(("model.", "training.")))
 
     def __missing__(self, name: str) -> Domain:
         return Domain(VALUES.get(name))
 
 
-NUMBERS = frozenset({*(axis.name for axis in AXES), *DERIVED, "global_batch_size", "nodes", "devices_per_node", "loaded"})
+_COUNTS = ("global_batch_size", "nodes", "devices_per_node", "loaded")
+NUMBERS = frozenset({*(axis.name for axis in AXES), *DERIVED, *_COUNTS})
 
 
 def derived(plan: Plan) -> dict[str, int]:
@@ -150,8 +152,16 @@ class Row(Closed):
             "set",
             f"must be always, there, known, key or never, not {self.set!r}",
         )
-        says = self.names or self.cases or self.special or self.writes or self.removes or self.absent is not None or self.absent_of
-        checks.require(bool(says), "field", f"{self.field} needs names, cases, writes, special or absent")
+        said = (
+            self.names,
+            self.cases,
+            self.special,
+            self.writes,
+            self.removes,
+            self.absent is not None,
+            self.absent_of,
+        )
+        checks.require(any(said), "field", f"{self.field} needs names, cases, writes, special or absent")
 
     @property
     def every_name(self) -> frozenset[str]:

@@ -85,9 +85,12 @@ class Table:
             found = found[key]
         return frozenset(found.split() if isinstance(found, str) else found)
 
+    def qualified(self, name: str) -> str:
+        return name if ":" in name else f"{self.module}:{name}"
+
     def special(self, name: str) -> Callable[..., Any]:
-        module, _, function = name.rpartition(":")
-        found: Callable[..., Any] = getattr(import_module(module or self.module), function)
+        module, _, function = self.qualified(name).rpartition(":")
+        found: Callable[..., Any] = getattr(import_module(module), function)
         return found
 
     def read(self, reading: Reading, *sections: str) -> None:
@@ -348,7 +351,7 @@ def table_of(package: str) -> Table:
     if other := document.get("program", {}).get("rows_of"):
         shared, own = table_of(f"{group}.{other}"), {row.field for row in rows if row.field}
         others = (row for row in shared.rows if row.field not in own)
-        rows += tuple(replace(row, special=row.special and f"{shared.module}:{row.special}") for row in others)
+        rows += tuple(replace(row, special=row.special and shared.qualified(row.special)) for row in others)
         remarks += shared.remarks
         document = overlaid({**shared.lists, "program": {}}, document)
     return Table(name=name, rows=rows, remarks=remarks, lists=document, module=f"{package}.special")

@@ -167,7 +167,7 @@ def _to_empty(module: nn.Module, *, device: torch.device) -> nn.Module:
     """As torch's, which swaps parameters in place; fake ones that its cache has seen cannot be."""
     for part in module.modules():
         for name, parameter in list(part.named_parameters(recurse=False)):
-            setattr(part, name, nn.Parameter(torch.empty_like(parameter, device=device)))
+            setattr(part, name, nn.Parameter(torch.empty_like(parameter, device=device), parameter.requires_grad))
     return module
 
 

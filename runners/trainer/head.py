@@ -126,7 +126,8 @@ def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Te
     exchanged."""
     weight = head.weight
     hidden_gradient = torch.empty_like(hidden)
-    weight_sum = head.gradient_sum or GradientSum(torch.empty_like(weight, dtype=torch.float32))
+    own_sum = weight.requires_grad and head.gradient_sum is None
+    weight_sum = GradientSum(torch.empty_like(weight, dtype=torch.float32)) if own_sum else head.gradient_sum
     loss = torch.zeros(1, dtype=torch.float32, device=hidden.device)
     size = chunk_tokens(len(hidden), head.chunks)
     parts = zip(*(torch.split(tokens, size) for tokens in (hidden, targets, hidden_gradient)), strict=True)
@@ -134,9 +135,10 @@ def _loss_and_gradients(hidden: Tensor, targets: Tensor, head: Head) -> tuple[Te
         logits = part @ weight.T
         loss += head.to_gradient(logits, wanted, head)
         torch.addmm(part_gradient, logits, weight, beta=0, alpha=head.loss_scale, out=part_gradient)
-        weight_sum.add_product(logits, part, head.loss_scale)
+        if weight_sum is not None:
+            weight_sum.add_product(logits, part, head.loss_scale)
         del logits  # before the next chunk's
-    known = weight_sum.total.to(weight.dtype) if head.gradient_sum is None else None
+    known = weight_sum.total.to(weight.dtype) if own_sum and weight_sum is not None else None
     return loss.mul_(head.loss_scale), hidden_gradient, known
 
 

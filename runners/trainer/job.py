@@ -24,8 +24,9 @@ from meshtune.search_spaces.checks import (
 )
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.layer_shapes import Shape
-from meshtune.search_spaces.model import ModelSpec
+from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.plan import LOSS_CHUNKS, ContextParallel, Plan, Recompute, Schedule, Selective
+from meshtune.search_spaces.recipe import PLAIN, Offload, Optimizer, Recipe
 
 JOB_FILE = "job.json"
 JOB_VERSION = 1
@@ -217,6 +218,7 @@ class TrainerJob(TrainerOptions):
     name: str
     model: ModelSpec
     plan: Plan
+    recipe: Recipe = PLAIN
     device: DeviceKind = DeviceKind.CPU
     seed: int = 0
     knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
@@ -262,7 +264,43 @@ def require_supported(job: TrainerJob) -> None:
     _check_shapes(job, checks)
     _check_pipeline(job, checks)
     _check_experts(job, checks)
+    for name, problem in recipe_obstacles(job.recipe, job.model, job):
+        checks.require(False, f"recipe.{name}", problem)
     checks.done()
+
+
+def recipe_obstacles(recipe: Recipe, model: ModelSpec, options: TrainerOptions) -> list[tuple[str, str]]:
+    """What of a recipe the trainer does not run, by its key, and why."""
+    adapter, bits = recipe.adapter, 32 if options.dtype is Dtype.FLOAT32 else 16
+    own = f"frozen weights are in {options.dtype}, which the trainer computes in: give {bits}"
+    base = recipe.base_bits or (16 if adapter else bits)
+    ends = recipe.frozen_embedding, recipe.frozen_head
+    found = [
+        ("base_bits", own, base != bits),
+        ("plain_bits", own, (recipe.plain_bits or base) != bits),
+        ("optimizer", "it has adamw and sgd", recipe.optimizer not in (Optimizer.ADAMW, Optimizer.SGD)),
+        ("offload", "it keeps all on the device", recipe.offload is not Offload.NONE),
+        ("offload_activations", "it keeps all on the device", recipe.offload_activations),
+        ("trained_tower", "its model has no tower", recipe.trained_tower),
+        ("rows_per_sample", "its samples are rows", recipe.rows_per_sample > 1),
+        ("beside", "its model is alone", bool(recipe.beside)),
+        ("mean_tokens", "its rows have seq_len tokens", recipe.mean_tokens > 0),
+        ("frozen_layers", f"the model has {model.layers} layers", recipe.frozen_layers > model.layers),
+        ("frozen_layers", "nothing is left to train", recipe.frozen_layers >= model.layers and all(ends)),
+        ("frozen_head", "a tied head is the embedding: freeze both or none", model.tied_head and ends[0] != ends[1]),
+    ]
+    if adapter is not None:
+        absent = {"experts", *("gate", "up", "down") * (model.experts > 0)}
+        absent |= set() if model.activation is Activation.SWIGLU else {"gate"}
+        found += [
+            ("adapter.dora", "its adapters have no magnitudes", adapter.dora),
+            ("adapter.dropout", "its adapters drop nothing", adapter.dropout > 0),
+            ("adapter.bits", "its adapters have float32 masters: give 32", adapter.bits != 32),
+            ("adapter.targets", "its experts have no adapters", bool(model.experts) and "experts" in adapter.targets),
+            ("adapter.targets", "the model has none of these products", absent.issuperset(adapter.targets)),
+        ]
+    found.append(("adapter", "float8 goes without a recipe", options.float8 and recipe != PLAIN))
+    return [(name, problem) for name, problem, refused in found if refused]
 
 
 def _check_features(job: TrainerJob, checks: Checks) -> None:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshtune.runners.trainer.adapters import Adapters, adapted
 from meshtune.runners.trainer.compat import grouped_mm
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.parallel.mesh import exchange, exchange_numbers
@@ -59,10 +60,15 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(spec.hidden, spec.ffn * (1 + gated), bias=False)
         self.down = nn.Linear(spec.ffn, spec.hidden, bias=False)
         self._activate = swiglu if gated else F.gelu
+        self.joined = ("gate", "up") if gated else ("up",)
+        self.adapters: Adapters = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down(self._activate(self.up(x)))
-        return out
+        product = self.up(x)
+        widths = dict.fromkeys(self.joined, product.shape[-1] // len(self.joined))
+        inner = self._activate(adapted(x, product, widths, self.adapters))
+        out: Tensor = self.down(inner)
+        return adapted(inner, out, {"down": out.shape[-1]}, self.adapters)
 
 
 # torch's grouped product takes matrices whose rows begin at multiples of so many bytes.

@@ -12,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from meshtune.runners.trainer.adapters import Adapters, LowRank, adapted, is_trained
 from meshtune.runners.trainer.head import Head
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.mixture import FeedForward, Mixture
 from meshtune.runners.trainer.places import Places, place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
+from meshtune.search_spaces.recipe import Adapter, Recipe
 
 # Calls a function with its arguments and keeps less of its activations than autograd would.
 Recompute = Callable[..., Tensor]
@@ -104,16 +106,18 @@ class Attention(nn.Module):
         self.heads = [width // spec.head_dim for width in (spec.query_width, spec.kv_width, spec.kv_width)]
         self.rotation: Rotation | None = None
         self.attend: Attend = attend_causally
+        self.adapters: Adapters = {}
         width = spec.query_width + 2 * spec.kv_width
         self.query_key_value: Callable[[Tensor], Tensor] = nn.Linear(spec.hidden, width, bias=False)
         self.output = nn.Linear(spec.query_width, spec.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        product = self.query_key_value(x).view(*x.shape[:-1], -1, self.head_dim)
-        parts = split_heads(product, self.heads, self.rotation)
-        mixed = self.attend(*(part.transpose(1, 2) for part in parts))
-        out: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
-        return out
+        widths = {target: heads * self.head_dim for target, heads in zip("qkv", self.heads, strict=True)}
+        product = adapted(x, self.query_key_value(x), widths, self.adapters)
+        parts = split_heads(product.view(*x.shape[:-1], -1, self.head_dim), self.heads, self.rotation)
+        mixed = self.attend(*(part.transpose(1, 2) for part in parts)).transpose(1, 2).flatten(2)
+        out: Tensor = self.output(mixed)
+        return adapted(mixed, out, {"o": out.shape[-1]}, self.adapters)
 
 
 NORM_EPSILON = 1e-5
@@ -154,10 +158,22 @@ class Layer(nn.Module):
         self.enter: Relayout = as_it_is
         self.leave: Relayout = as_it_is
         self.folded = False
+        # Also the attention's and the feed-forward block's, where their products call them.
+        self.adapters = nn.ModuleDict()
         self.attention_norm = build_norm(spec)
         self.attention = Attention(spec)
         self.feed_forward_norm = build_norm(spec)
         self.feed_forward = Mixture(spec, experts, places, router, imbalance) if spec.experts else FeedForward(spec)
+
+    def adapt(self, spec: ModelSpec, adapter: Adapter) -> None:
+        shapes = {"q": (spec.hidden, spec.query_width), "o": (spec.query_width, spec.hidden)}
+        shapes |= dict.fromkeys("kv", (spec.hidden, spec.kv_width))
+        if isinstance(self.feed_forward, FeedForward):
+            shapes |= dict.fromkeys(self.feed_forward.joined, (spec.hidden, spec.ffn))
+            shapes |= {"down": (spec.ffn, spec.hidden)}
+        own = {str(one): LowRank(*shapes[one], adapter.rank) for one in adapter.targets if one in shapes}
+        self.adapters = nn.ModuleDict(own)
+        self.attention.adapters, self.feed_forward.adapters = own, own
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(x) if self.compiled is None else self.compiled(x)
@@ -245,6 +261,18 @@ class Transformer(nn.Module):
         self.await_weights: Callable[[nn.Module], None] = lambda _: None
         self.tie()
 
+    def trained(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, weight) for name, weight in self.named_parameters() if weight.requires_grad]
+
+    def freeze(self, recipe: Recipe, dtype: torch.dtype) -> None:
+        """Keep in `dtype`, and without gradients, what is not trained."""
+        for name, weight in list(self.named_parameters()):
+            if not is_trained(recipe, name):
+                owner, _, kind = name.rpartition(".")
+                frozen = nn.Parameter(torch.empty_like(weight, dtype=dtype), requires_grad=False)
+                setattr(self.get_submodule(owner), kind, frozen)
+        self.tie()
+
     def forward(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
         if self.embedding is not None:
             self.await_weights(self.embedding)
@@ -275,10 +303,11 @@ class Transformer(nn.Module):
         return [block for block in blocks if isinstance(block, Mixture)]
 
     def shared_with_another_stage(self) -> nn.Parameter | None:
-        """This stage's copy of the tied weight when the other copy lives on another stage."""
+        """This stage's copy of the tied weight when it is trained and the other copy lives on another stage."""
         if not self.spec.tied_head or (self.embedding is None) == (self.head is None):
             return None
-        return self.get_parameter("head.weight" if self.embedding is None else "embedding.weight")
+        weight = self.get_parameter("head.weight" if self.embedding is None else "embedding.weight")
+        return weight if weight.requires_grad else None
 
 
 def stream(seed: int, name: str | int) -> int:
@@ -296,7 +325,7 @@ def joined_weights(spec: ModelSpec, name: str) -> dict[str, int]:
     attention = {"query": spec.query_width, "key": spec.kv_width, "value": spec.kv_width}
     gated = {"gate": spec.ffn, "up": spec.ffn} if spec.activation is Activation.SWIGLU else {}
     kinds = {"query_key_value": attention, "up": gated}
-    kind = next((kind for kind in kinds if kind in name.split(".")), "")
+    kind = next((kind for kind in kinds if kind in name.split(".") and ".adapters." not in name), "")
     return {name.replace(kind, part): width for part, width in kinds.get(kind, {}).items()}
 
 
@@ -304,8 +333,8 @@ def initial_values(
     spec: ModelSpec, name: str, shape: torch.Size, seed: int, device: torch.device, experts: range = range(0)
 ) -> Tensor:
     """The whole parameter at the start of training, in float32, the same on every rank of one device kind. Rows that
-    pad the vocabulary are 0. experts: of which the parameter is the stack."""
-    if is_of_norm(name):
+    pad the vocabulary are 0, as is an adapter's second factor. experts: of which the parameter is the stack."""
+    if is_of_norm(name) or name.endswith(".b"):
         return torch.full(shape, float(name.endswith("weight")), device=device)
     if name == "head.weight" and spec.tied_head:
         name = "embedding.weight"

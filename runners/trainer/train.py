@@ -178,6 +178,9 @@ def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sha
             imbalance=job.imbalance,
             rows=spec.vocab_rows(plan.tp) * plan.tp,
         )
+        if adapter := job.recipe.adapter:
+            for layer in model.layer_list():
+                layer.adapt(spec, adapter)
     if mesh.experts is not None:
         for mixture in model.mixtures():
             mixture.peers = mesh.experts.ep.get_group()
@@ -185,6 +188,7 @@ def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sha
             fold_experts(model, mesh.tp, mesh.experts.etp)
     if plan.tp > 1:
         shard_tensors(model, mesh.tp, sequence_parallel=plan.sequence_parallel)
+    model.freeze(job.recipe, getattr(torch, job.dtype))
     if plan.cp > 1:
         spread_attention(model, mesh.cp, plan.context)
     if job.float8:
@@ -210,13 +214,11 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
-    parameters = [parameter for model in models for parameter in model.parameters()]
-    partly = [
-        weight for model in models for name, weight in model.named_parameters() if name in model.partial_gradients
-    ]
+    parameters = [weight for model in models for _, weight in model.trained()]
+    partly = [weight for model in models for name, weight in model.trained() if name in model.partial_gradients]
     if sharding is not Sharding.FLAT:
         peers = mesh.tp.get_group()
-        return ShardedAdamW(parameters, job.learning_rate, partial_gradients=partly, peers=peers)
+        return ShardedAdamW(parameters, job.learning_rate, job.recipe.optimizer, partial_gradients=partly, peers=peers)
     flat = partial(
         FlatAdamW,
         learning_rate=job.learning_rate,
@@ -224,13 +226,14 @@ def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], 
         backward_passes=job.plan.grad_accum_steps,
         late=frozenset(weight for model in models if (weight := model.shared_with_another_stage()) is not None),
         gather_ahead=job.gather_ahead,
+        rule=job.recipe.optimizer,
     )
     replicas, peers = mesh.replicas.get_all_groups(), mesh.tp.get_group()
     dense_flat = partial(flat, partial_gradients=partly, peers=peers, replicas=replicas)
     if mesh.experts is None:
         return dense_flat(parameters)
-    experts = [p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()]
-    known = set(experts)
+    known = {p for model in models for mixture in model.mixtures() for p in mixture.experts.parameters()}
+    experts = [parameter for parameter in parameters if parameter in known]
     dense = [parameter for parameter in parameters if parameter not in known]
     return DenseAndExpertAdamW(dense_flat(dense), flat(experts, replicas=mesh.experts.replicas.get_all_groups()))
 
@@ -250,7 +253,7 @@ class Trainer:
             for model in models:
                 model.await_weights = self.optimizer.await_weights
                 # torch's pipelines first run a stage on arbitrary numbers, for the shapes: no loss to add anything of.
-                if model.head is not None and job.plan.pp == 1:
+                if model.head is not None and model.head.weight.requires_grad and job.plan.pp == 1:
                     model.head.gradient_sum = self.optimizer.sum_of(model.get_parameter("head.weight"))
         self._scaler = LossScaler(device) if job.dtype is Dtype.FLOAT16 else None
         note_passes(models, progress)
@@ -321,10 +324,10 @@ class Trainer:
 
     def _own_squares(self) -> Tensor:
         """This rank's share of the squares of the whole gradient: what other ranks have as well counts in part."""
-        shares = []
+        shares = [torch.zeros((), dtype=torch.float64, device=self._device)]  # a stage may be frozen
         for model in self._models:
             tied = model.shared_with_another_stage()
-            for name, weight in model.named_parameters():
+            for name, weight in model.trained():
                 part, replicas = self.optimizer.reduced(weight)
                 copies = replicas * (1 if name in model.cuts else self._job.plan.tp) * (2 if weight is tied else 1)
                 shares.append(torch.linalg.vector_norm(part).double().square() / copies)

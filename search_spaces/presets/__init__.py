@@ -14,25 +14,17 @@ from typing import Any
 
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
-MODEL_FILES = (
-    *("models.toml", "models_llama.toml", "models_mpt.toml", "models_qwen3.toml", "models_moe.toml"),
-    *("models_latent.toml", "models_hub.toml", "models_vision.toml"),
-)
-CLUSTER_FILES = ("clusters.toml", "clusters_cloud.toml", "clusters_cards.toml")
-
-
 # "8 x H100", "8 H100", "H100 x8", "h100:8".
 _COUNTED = re.compile(r"(?:(\d+)(?: ?[x*\u00d7] ?|(?<!\d{4}) (?=[a-z])))?(.*?)(?:(?: x ?| ?[*:\u00d7] ?)(\d+))?")
 MIXED_CARDS = (
-    "cards of several kinds: a plan needs equal ones: leave the small card out (CUDA_VISIBLE_DEVICES=...), or count "
-    "all as the smallest"
+    "cards of several kinds: leave the small card out (CUDA_VISIBLE_DEVICES=...), or count all as the smallest"
 )
 
 
 @cache
 def model_presets() -> Mapping[str, Mapping[str, Any]]:
     """The models by name; each mapping describes a ModelSpec, `source` apart."""
-    return {key: {**entry, "name": key} for file in MODEL_FILES for key, entry in _read(file).items()}
+    return {key: {**entry, "name": key} for key, entry in _read("models").items()}
 
 
 # What a name on the Hub has behind its model's, which changes no shape: further training, and formats of the weights.
@@ -58,7 +50,7 @@ def _on_hub() -> Mapping[str, str]:
 def cluster_presets() -> Mapping[str, Mapping[str, Any]]:
     """The clusters by name; each mapping describes a ClusterSpec, `source` (node's and device's) apart."""
     clusters = {}
-    for key, entry in (each for file in CLUSTER_FILES for each in _read(file).items()):
+    for key, entry in _read("clusters").items():
         device = described(device_presets()[entry["device"]])
         source = f"{entry['source']}. Device: {device_presets()[entry['device']]['source']}"
         names = {**entry.get("names", {}), key: entry["devices_per_node"]}
@@ -71,7 +63,7 @@ def device_presets() -> Mapping[str, Mapping[str, Any]]:
     """The devices by name; each mapping describes a DeviceSpec, `source` apart."""
     return {
         key: {"called": [key.lower().partition("-")[0]], **entry, "name": key}
-        for key, entry in _read("devices.toml").items()
+        for key, entry in _read("devices").items()
     }
 
 
@@ -149,7 +141,9 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
     Knob, its name apart."""
     names = sorted(each.name for each in files(__package__).joinpath("knobs").iterdir() if each.name.endswith(".toml"))
     return {
-        catalog: {f"{catalog}_{key}": own for key, own in _read(f"knobs/{catalog}.toml").items() if key not in _OPENING}
+        catalog: {
+            f"{catalog}_{key}": own for key, own in _read(f"{catalog}.toml", "knobs").items() if key not in _OPENING
+        }
         for catalog in (name.removesuffix(".toml") for name in names)
     }
 
@@ -157,7 +151,7 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 def opening(catalog: str) -> list[Mapping[str, Any]]:
     """Of its knobs that may be opened unasked, by key: the values that leave what is computed as it is, up to rounding,
     and can do no harm; and what must be there for that, modules or `cuda`, as words."""
-    return [_read(f"knobs/{catalog}.toml").get(name, {}) for name in _OPENING]
+    return [_read(f"{catalog}.toml", "knobs").get(name, {}) for name in _OPENING]
 
 
 def described(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,5 +159,8 @@ def described(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in ("source", "hub", "called", "names")}
 
 
-def _read(name: str) -> dict[str, dict[str, Any]]:
-    return tomllib.loads(files(__package__).joinpath(name).read_text(encoding="utf-8"))  # noqa: TID251  # our own
+def _read(start: str, folder: str = ".") -> dict[str, dict[str, Any]]:
+    """The entries of the files whose names start so, in their order."""
+    found = sorted(files(__package__).joinpath(folder).iterdir(), key=lambda each: each.name)
+    texts = (each.read_text(encoding="utf-8") for each in found if each.name.startswith(start) and each.is_file())
+    return {key: entry for text in texts for key, entry in tomllib.loads(text).items()}  # noqa: TID251  # our own

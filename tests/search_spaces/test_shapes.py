@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from meshtune.runners.documents import read_value
+from meshtune.runners.programs.named_models import model_named
 from meshtune.runners.programs.transformers.config_json import read_config
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import columns_of
@@ -98,3 +101,113 @@ def test_a_config_json_says_the_shapes_of_its_preset():
 def test_a_config_json_of_another_kind_is_refused_by_its_name():
     with pytest.raises(InvalidValue, match=r"^model_type: is 'mamba'"):
         read_config({"model_type": "mamba"})
+
+
+# What the files of the Hub say, or leave to the defaults of their kind, and the preset with the same shapes.
+_SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+_LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "q_lora_rank": None}
+_ROUTED = {"n_routed_experts": 64, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "n_shared_experts": 2}
+_AIR = {"n_routed_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 1408, "n_shared_experts": 1}
+_A2_7B = {"num_experts": 60, "num_experts_per_tok": 4, "moe_intermediate_size": 1408}
+_GEMMA3 = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+
+
+def config_of(kind: str, *sizes: int, vocab: int, **more: object) -> dict[str, object]:
+    return {"model_type": kind, **dict(zip(_SIZES, sizes, strict=True)), "vocab_size": vocab, **more}
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("gemma-2b", config_of("gemma", 18, 2048, 8, 1, 16384, vocab=256000, head_dim=256)),
+        ("phi-2", config_of("phi", 32, 2560, 32, 32, 10240, vocab=51200)),
+        ("glm4-9b", config_of("glm4", 40, 4096, 32, 2, 13696, vocab=151552)),
+        ("olmo-1b", config_of("olmo", 16, 2048, 16, 16, 8192, vocab=50304, tie_word_embeddings=True)),
+        ("mula-7b", config_of("olmoe", 16, 2048, 16, 16, 1024, vocab=50304, num_experts=64, num_experts_per_tok=8)),
+        (
+            "qwen1.5-moe-a2.7b",
+            config_of(
+                *("qwen2_moe", 24, 2048, 16, 16, 5632), vocab=151936, shared_expert_intermediate_size=5632, **_A2_7B
+            ),
+        ),
+        (
+            "deepseek-v2-lite",
+            config_of(
+                *("deepseek_v2", 27, 2048, 16, 16, 10944), vocab=102400, first_k_dense_replace=1, **_ROUTED, **_LATENT
+            ),
+        ),
+        (
+            "glm4.5-air",
+            config_of(
+                *("glm4_moe", 46, 4096, 96, 8, 10944),
+                vocab=151552,
+                first_k_dense_replace=1,
+                num_nextn_predict_layers=1,
+                **_AIR,
+            ),
+        ),
+        ("phi-3-mini", config_of("phi3", 32, 3072, 32, 32, 8192, vocab=32064)),
+        (
+            "gemma3-4b",
+            {"model_type": "gemma3", "text_config": {**_GEMMA3, "sliding_window": 1024}, "vision_config": {}},
+        ),
+        ("qwen2.5-vl-7b", config_of("qwen2_5_vl", 28, 3584, 28, 4, 18944, vocab=152064, vision_config={})),
+        (
+            "llava-1.5-7b",
+            {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 32064}, "vision_config": {}},
+        ),
+        (
+            "mistral-small-3.1-24b",
+            {
+                "model_type": "mistral3",
+                "text_config": config_of("mistral", 40, 5120, 32, 8, 32768, vocab=131072, head_dim=128),
+                "vision_config": {},
+            },
+        ),
+    ],
+)
+def test_a_config_json_counts_as_many_weights_as_the_preset_of_its_model(name, config):
+    known = preset(name)
+    read = read_value(ModelSpec, {"name": name, "seq_len": known.seq_len, **read_config(config)})
+    assert read.tower_parameters == pytest.approx(known.tower_parameters, rel=0.01)
+    assert replace(read, tower_parameters=0) == replace(known, tower_parameters=0)
+
+
+def test_a_tower_of_a_kind_that_is_not_known_is_refused():
+    with pytest.raises(InvalidValue, match="tower"):
+        read_config(
+            {**config_of("mllama", 40, 4096, 32, 8, 14336, vocab=128256), "model_type": "qwen3", "vision_config": {}}
+        )
+
+
+def test_a_model_is_found_by_what_a_user_names_the_cache_before_presets(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert model_named("Qwen/Qwen3-8B")["layers"] == 36
+    own = config_of("qwen3", 7, 4096, 32, 8, 12288, vocab=151936)
+    snapshot = tmp_path / "hub" / "models--Qwen--Qwen3-8B" / "snapshots" / "abc"
+    folder = tmp_path / "checkpoint"
+    for place in (snapshot, folder):
+        place.mkdir(parents=True)
+        (place / "config.json").write_text(json.dumps(own))
+    named = [model_named(name) for name in ("Qwen/Qwen3-8B", str(folder), f"{folder}/", str(folder / "config.json"))]
+    assert [each["layers"] for each in named] == [7, 7, 7, 7]
+    assert [each["name"] for each in named] == ["Qwen3-8B", "checkpoint", "checkpoint", "checkpoint"]
+    # A mapping of files stands for this machine's.
+    assert model_named("Qwen/Qwen3-14B", {})["layers"] == 40
+    with pytest.raises(InvalidValue, match="no folder"):
+        model_named(str(folder), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Qwen/Qwen3-9B", "did you mean 'qwen3-8b'"),
+        ("google-bert/bert-base-uncased", "is a model of bert"),
+        ("meta-llama/Llama-3.2-11B-Vision", "no preset"),
+    ],
+)
+def test_a_model_that_is_not_known_is_refused_by_its_name(name, told, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InvalidValue, match=told) as caught:
+        model_named(name)
+    assert name in str(caught.value)

@@ -199,6 +199,7 @@ class FakeWorkload:
     option_values: ClassVar[Mapping[str, Any]] = {}
     completed = staticmethod(Workload.completed)
     problems_with = Workload.problems_with
+    problems_with_recipe = Workload.problems_with_recipe
     problems_with_knobs = Workload.problems_with_knobs
     problems_with_names = Workload.problems_with_names
 

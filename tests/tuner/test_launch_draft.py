@@ -50,13 +50,19 @@ def test_accelerators_are_the_cluster_of_their_name_which_is_a_guess():
 
 
 def test_accelerators_that_no_preset_has_are_described_by_their_driver():
-    made = draft(launch(devices_per_node=None), gpus(2, "NVIDIA GeForce RTX 4090", 24 * GIB))
+    made = draft(launch(devices_per_node=None), gpus(2, "NVIDIA GeForce RTX 4070", 12 * GIB))
     assert made.document["cluster"] == {
         "name": "this machine",
         "nodes": 1,
         "devices_per_node": 2,
-        "device": {"name": "NVIDIA GeForce RTX 4090", "kind": "cuda", "memory_bytes": 24 * GIB},
+        "device": {"name": "NVIDIA GeForce RTX 4070", "kind": "cuda", "memory_bytes": 12 * GIB},
     }
+
+
+def test_accelerators_of_two_kinds_are_no_cluster():
+    both = gpus(1).accelerators + gpus(1, "NVIDIA GeForce RTX 3090", 24 * GIB).accelerators
+    made = draft(launch(devices_per_node=None), Devices(accelerators=both, memory_bytes=64 * GIB))
+    assert "leave the small card out" in str(made.open)
 
 
 @pytest.mark.parametrize("fields", [{"devices_per_node": 8}, {"nodes": 2}])

@@ -14,9 +14,8 @@ from meshtune.runners.programs.dialects.base import Imported
 from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.launch_words import laid_over, shell_words
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
-from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.knob import Knob, KnobKind
-from meshtune.search_spaces.knob_values import KnobValue, readings, word
+from meshtune.search_spaces.knob_values import KnobValue, is_number, readings, word
 from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES, in_full
@@ -61,7 +60,7 @@ def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
 
 
-def with_open_knobs(document: Mapping[str, Any], imported: Imported, kind: DeviceKind) -> dict[str, Any]:
+def with_open_knobs(document: Mapping[str, Any], imported: Imported, *, cuda: bool) -> dict[str, Any]:
     """The document with the knobs of the launch's program that may be opened unasked (`presets.opening`), where what
     they need is here. What the launch says of one is its default; its command says it no more."""
     workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
@@ -76,10 +75,9 @@ def with_open_knobs(document: Mapping[str, Any], imported: Imported, kind: Devic
             said = imported.given.get(setting, at(file, knob.config or ""))
             present = knob.default if said is None else readings(str(said).lower())[0]
             # A launch may have any number.
-            values = [*same, present] if knob.kind is KnobKind.NUMERIC and present not in same else same
-            here = all(
-                kind is DeviceKind.CUDA if need == "cuda" else find_spec(need) for need in needs.get(key, "").split()
-            )
+            more = knob.kind is KnobKind.NUMERIC and is_number(present) and present not in same
+            values = [*same, present] if more else same
+            here = all(cuda if need == "cuda" else find_spec(need) for need in needs.get(key, "").split())
             if not here or present not in values:
                 continue
             asked.append(f"{catalog}.{key}")

@@ -88,9 +88,10 @@ def draft_launch(
         document.pop("trial", None)
         own = {**_variables(document["workload"], environment), **document["workload"].get("env", {})}
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
-    if section := document["cluster"]:
-        known = cluster_presets().get(section.get("preset"), section)["device"]
-        document = with_open_knobs(document, imported, DeviceKind(known["kind"]))
+    section = answers.get("cluster", document["cluster"])
+    named = section if isinstance(section, Mapping) else {"preset": section}
+    device = cluster_presets().get(str(named.get("preset")), named).get("device")
+    document = with_open_knobs(document, imported, cuda=isinstance(device, Mapping) and device.get("kind") == "cuda")
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}
     changed = changed_document(document, placed({}, answers))

@@ -13,6 +13,7 @@ from typing import Any
 from warnings import warn
 
 from meshtune.runners.documents import plain
+from meshtune.runners.programs.named_models import config_named
 from meshtune.runners.sites.profiles import SUFFIX, Site, find_site, own_folder, parse_site, read_site_file, with_site
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
@@ -60,7 +61,7 @@ def with_own_paths(document: dict[str, Any], folder: Path, tell: Callable[[str],
 
 def with_model_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The document with the content of its model's config.json, where `model` names one: `model: PATH.json` or `model:
-    {hf_config: PATH, ...}`, relative to `folder`. Raises InvalidValue."""
+    {hf_config: PATH, ...}`, relative to `folder`, or a model of the Hub in the cache. Raises InvalidValue."""
     model = document.get("model")
     if isinstance(model, str) and model.endswith(".json"):
         model = {HF_CONFIG: model}
@@ -68,7 +69,8 @@ def with_model_file(document: dict[str, Any], folder: Path) -> dict[str, Any]:
     if not isinstance(path, str):
         return document
     try:
-        config = read_json(read_file(folder / path, SLOW_LIMITS.max_bytes, regular=False))
+        text = config_named(path, folder=folder) or read_file(folder / path, SLOW_LIMITS.max_bytes, regular=False)
+        config = read_json(text)
     except (OSError, UnreadableText) as error:
         raise InvalidValue([Problem(f"model.{HF_CONFIG}", f"{path}: {error}")]) from None
     shapes: dict[str, Any] = model if isinstance(model, dict) else {}

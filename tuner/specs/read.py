@@ -339,6 +339,8 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     model = values.get("model")
     if workload is not None and model is not None and (model.known or workload.told_shapes == frozenset()):
         reading.problems += [problem.under("workload") for problem in workload.problems_with(model)]
+        unmet = workload.problems_with_recipe(values.get("training", PLAIN), model)
+        reading.problems += [problem.under("training") for problem in unmet]
     elif workload is not None and model is not None:
         told = f"is told {', '.join(sorted(workload.told_shapes))}" if workload.told_shapes else "needs its shapes"
         reading.problems.append(Problem("model", f"{MODEL_MISSING}; the workload {told}"))

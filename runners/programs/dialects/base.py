@@ -76,9 +76,9 @@ class Remarks:
 class Imported:
     """What a launch script or configuration says, as parts of a campaign spec; what it does not say is left out.
 
-    model, training, plan: fields of ModelSpec, Recipe and Plan. workload, runner, trial: the spec's sections, the user's other
-    arguments in the first. space: the values that the program takes, where they are fewer or others than what is tried
-    by default. questions: no value is written that was not read. notes: what was read and leaves nothing
+    model, training, plan: fields of ModelSpec, Recipe and Plan. workload, runner, trial: the spec's sections, the
+    user's other arguments in the first. space: the values that the program takes, where they are fewer or others than
+    what is tried by default. questions: no value is written that was not read. notes: what was read and leaves nothing
     open, such as a setting that predictions do not know. catalogs: of knobs that the program has; given: what the
     launch says, by the names that it has for them."""
 

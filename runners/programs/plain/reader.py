@@ -17,16 +17,13 @@ from meshtune.runners.programs.dialects.bash.expansion import as_written, is_kno
 from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import command_options, flat, literal, program_words
 from meshtune.runners.programs.dialects.launcher_options import whole
-from meshtune.runners.programs.named_models import cached_config, preset_shapes
+from meshtune.runners.programs.named_models import model_named
 from meshtune.runners.programs.plain.script import Flag, Script, script_of
 from meshtune.runners.programs.reading import Reading, path_of, truth
 from meshtune.runners.programs.table import PROGRAMS, table_of
-from meshtune.runners.programs.transformers.config_json import read_config
-from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-from meshtune.search_spaces.presets import preset_on_hub
 
 _LISTS: Mapping[str, Any] = table_of(f"{PROGRAMS}.plain").lists
 _SIGNS, _NAMES, _NOTES = _LISTS["signs"], _LISTS["names"], _LISTS["notes"]
@@ -316,9 +313,6 @@ def _read_model(said: Sequence[_Said], launch: Launch, reading: Reading) -> None
 
 def _shapes(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     """Fields of ModelSpec by the config.json of a folder or of the cache, or by a preset; none for another model."""
-    text = files.get(f"{name.rstrip('/')}/config.json") or files.get(name) or cached_config(name)
-    with suppress(UnreadableText, InvalidValue):
-        if text:
-            return read_config(read_json(text))
-    preset = preset_on_hub(name)
-    return preset_shapes(preset) if preset else {}
+    with suppress(InvalidValue):
+        return {key: value for key, value in model_named(name, files).items() if key != "name"}
+    return {}

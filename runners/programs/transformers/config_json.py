@@ -11,7 +11,7 @@ from typing import Any
 
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.table import table_of
-from meshtune.search_spaces.checks import MAX_WHOLE, InvalidValue, Problem
+from meshtune.search_spaces.checks import MAX_WHOLE, InvalidValue, Problem, names_in
 
 _KEYS: Mapping[str, str] = {
     "layers": "num_hidden_layers",
@@ -26,6 +26,9 @@ SHAPE_OF: Mapping[str, str] = {key: shape for shape, key in _KEYS.items()}
 _REQUIRED = ("layers", "hidden", "heads", "ffn", "vocab")
 _OF_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _LISTS = table_of("meshtune.runners.programs.transformers").lists
+# No decoders, by words of their names.
+OTHERS = names_in(_LISTS["models"]["others"])
+DECODERS = "meshtune knows decoder-only transformers alone"
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     name: {**_LISTS["plain_family"], **family} for family in _LISTS["family"] for name in family["of"].split()
 }
@@ -35,6 +38,8 @@ def read_config(config: object) -> dict[str, Any]:
     """Raises InvalidValue with every key that is missing or not understood, `model_type` first."""
     if not isinstance(config, Mapping):
         raise InvalidValue([Problem("", "must be the mapping of a config.json")])
+    outer = FAMILIES.get(str(config.get("model_type")), _LISTS["plain_family"])
+    defaults, has_tower = outer["defaults"], bool({"vision_config", "mm_vision_tower"} & config.keys())
     if isinstance(inner := config.get("text_config"), Mapping):
         # Of a model of images and text what its text_config says, with what it shares.
         config = {**config, **inner}
@@ -42,7 +47,11 @@ def read_config(config: object) -> dict[str, Any]:
     family = FAMILIES.get(str(kind))
     if family is None:
         raise InvalidValue([Problem("model_type", f"is {shown(kind)}; known are {', '.join(FAMILIES)}")])
-    return _Reading(config, family).fields()
+    if has_tower and not outer["tower"]:
+        raise InvalidValue([Problem("vision_config", "a tower of this kind of model is not known: its weights count")])
+    said = {key: value for key, value in config.items() if value is not None}
+    fields = _Reading({**defaults, **family["defaults"], **said}, family).fields()
+    return fields | ({"tower_parameters": outer["tower"]} if has_tower else {})
 
 
 class _Reading:
@@ -54,7 +63,7 @@ class _Reading:
         family = self.family
         found = self.sizes()
         found |= {"norm": family["norm"], "activation": family["activation"], "position": family["position"]}
-        found["tied_head"] = bool(self.config.get("tie_word_embeddings", family["tied"]))
+        found["tied_head"] = bool(self.config.get("tie_word_embeddings", False))
         found |= self.experts(found) | self.attention(found)
         if self.problems:
             raise InvalidValue(self.problems)
@@ -83,9 +92,9 @@ class _Reading:
     def experts(self, found: Mapping[str, Any]) -> dict[str, Any]:
         if not self.family["experts"]:
             return {}
-        number, chosen, width = self.family["experts"]
-        said = {"experts": self.whole(number), "top_k": self.whole(chosen), "ffn": self.whole(width)}
-        if self.family["latent"]:
+        fields = ("experts", "top_k", "ffn", "shared_ffn")
+        said = {field: self.whole(key) for field, key in zip(fields, self.family["experts"], strict=False)}
+        if self.family["dense_first"]:
             if self.config.get("moe_layer_freq", 1) != 1:
                 self.problems.append(Problem("moe_layer_freq", f"is {shown(self.config['moe_layer_freq'])}, not 1"))
             shared = self.whole("n_shared_experts", 0) * said["ffn"]
@@ -115,8 +124,8 @@ class _Reading:
             latent = {key: self.whole(key) for key in _OF_LATENT}
             return {"latent_attention": latent | {"q_lora_rank": self.whole("q_lora_rank", 0)}}
         said: dict[str, Any] = {}
-        if self.config.get("head_dim") is not None or self.family["head_dim"]:
-            said["head_dim"] = self.whole("head_dim", self.family["head_dim"])
+        if self.config.get("head_dim") is not None:
+            said["head_dim"] = self.whole("head_dim")
         return said | self.window(found["layers"])
 
     def window(self, layers: int) -> dict[str, Any]:
@@ -127,7 +136,7 @@ class _Reading:
         qwen = str(self.config["model_type"]).startswith("qwen")
         if qwen and self.config.get("use_sliding_window") is not True:
             return {}
-        every = self.whole("sliding_window_pattern", self.family["full_every"])
+        every = self.whole("sliding_window_pattern", 0)
         if (kinds := self.config.get("layer_types")) is not None:
             every = self.every_of(kinds, layers)
         elif qwen and self.config.get("max_window_layers") not in (None, 0):

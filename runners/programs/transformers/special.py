@@ -14,18 +14,17 @@ from meshtune.runners.programs.accelerate.special import Sharding, keeps_stage, 
 from meshtune.runners.programs.deepspeed.reader import read_settings
 from meshtune.runners.programs.dialects.base import CannotRead
 from meshtune.runners.programs.dialects.bash.expansion import as_written
-from meshtune.runners.programs.dialects.config_import import flat, mapping_in, read_mapping
-from meshtune.runners.programs.named_models import ask_shapes, cached_config, read_shapes
+from meshtune.runners.programs.dialects.config_import import at, flat, mapping_in, read_mapping
+from meshtune.runners.programs.named_models import ask_shapes, config_named, read_shapes
 from meshtune.runners.programs.reading import path_of, truth
 from meshtune.runners.programs.rows import DTYPES, same
-from meshtune.runners.programs.transformers.config_json import FAMILIES, SHAPE_OF, read_config
+from meshtune.runners.programs.transformers.config_json import DECODERS, FAMILIES, OTHERS, SHAPE_OF, read_config
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading
 from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import InvalidValue, raising
 
 DS_FILE = "ds_config.json"
 _STAGE = "baseline.zero_stage"
-_DECODERS = "meshtune knows decoder-only transformers alone"
 _MIXED = next(row for row in ACCELERATE.rows if row.field == "dtype")
 
 
@@ -34,15 +33,13 @@ def shapes(reading: TrainerReading) -> None:
     """By the file of the model that the arguments name, or a preset. Raises CannotRead for a model that is no
     decoder-only transformer."""
     names = reading.table.lists["models"]["names"]
-    files, value = reading.launch.files, str(reading.get(reading.first(names))).rstrip("/")
-    text = files.get(f"{value}/config.json", files.get(value if value.endswith(".json") else "")) or cached_config(
-        value
-    )
-    others = TABLE.words("models.others") & set(value.lower().rpartition("/")[2].split("-"))
+    value = str(reading.get(reading.first(names))).rstrip("/")
+    text = config_named(value, reading.launch.files)
+    others = OTHERS & set(value.lower().rpartition("/")[2].split("-"))
     if text:
         reading.fields |= flat({"model": _of_file(reading, text, f"{value}/config.json")})
     elif others:
-        raise CannotRead(f"{reading.place}: {as_written(value)} is a model of {min(others)}; {_DECODERS}")
+        raise CannotRead(f"{reading.place}: {as_written(value)} is a model of {min(others)}; {DECODERS}")
     else:
         read_shapes(reading, {"names": names})
 
@@ -57,8 +54,8 @@ def _of_file(reading: TrainerReading, text: str, name: str) -> dict[str, Any]:
         except InvalidValue as error:
             for problem in error.problems:
                 reading.ask(f"model.{SHAPE_OF.get(problem.path, 'layers')}", f"{name}: {problem}")
-    elif any(other in str(kind).lower() for other in TABLE.words("models.others")):
-        raise CannotRead(f"{name} is a model of {kind}; {_DECODERS}")
+    elif any(other in str(kind).lower() for other in OTHERS):
+        raise CannotRead(f"{name} is a model of {kind}; {DECODERS}")
     else:
         ask_shapes(reading, f"{name} has model_type {shown(kind)}; known are {', '.join(FAMILIES)}")
     return {}
@@ -114,7 +111,8 @@ def _of_shipped(reading: TrainerReading, name: str, own: Mapping[str, Any], ship
         told = f"is not there, and is taken for the one of its name that {reading.table.lists['program']['title']} has"
         reading.ask("", f"{name} {file} {told}: is it?")
     if own.get("offloads"):
-        reading.note(f"{reading.written(name)} offloads to the host; it stays so, and predictions do not know it")
+        reading.put("training.offload", own["offloads"], name)
+        reading.note(f"{reading.written(name)} offloads to the host; it stays so")
     if recomputes := own.get("recomputes", False):
         reading.put("recompute", "full", name)
     fixed = bool(own.get("offloads") or recomputes)
@@ -150,7 +148,8 @@ def _fsdp(reading: TrainerReading) -> Sharding | None:
 def recomputes_in(config: Mapping[str, Any], reading: TrainerReading, *, offloaded: bool) -> bool:
     """Whether FSDP itself recomputes; with a note where it offloads."""
     if offloaded:
-        reading.note("FSDP offloads to the host; it stays so, and predictions do not know it")
+        reading.fields["training.offload"] = "weights"
+        reading.note("FSDP offloads to the host; it stays so")
     if checkpoints := bool(truth(config.get("activation_checkpointing", False))):
         reading.put("recompute", "full", "--fsdp_config")
     return checkpoints
@@ -179,6 +178,9 @@ def _read_settings(reading: TrainerReading, settings: Mapping[str, Any]) -> None
         "bf16.enabled": None if dtype is None else dtype == "bfloat16",
         "fp16.enabled": None if dtype is None else dtype == "float16",
     }
+    for part, offload in (("param", "weights"), ("optimizer", "optimizer")):
+        if str(at(settings, f"zero_optimization.offload_{part}.device")).lower() != "none":
+            fields.setdefault("training.offload", offload)
     read, ranks = read_settings(settings, of_arguments)
     if ranks is not None:
         # The file keeps it.
@@ -252,5 +254,5 @@ def tower(reading: TrainerReading) -> None:
     if model and re.search(TABLE.lists["tower"]["models"], str(reading.get(model))):
         named.append(model)
     if named:
-        told = "a tower beside the decoder, which predictions leave out: write model.tower_parameters, and"
-        reading.ask("", f"{', '.join(map(reading.written, sorted(named)))}: {told} training.trained_tower if it is trained")
+        told = "a tower beside the decoder, of a size not known here: write model.tower_parameters"
+        reading.ask("", f"{', '.join(map(reading.written, sorted(named)))}: {told}")

@@ -114,6 +114,10 @@ class Workload(ABC):
         """Why its options do not go with the model, by option."""
         return []
 
+    def problems_with_recipe(self, recipe: Recipe, model: ModelSpec) -> list[Problem]:
+        """What of a recipe its jobs would not do, by the recipe's key."""
+        return []
+
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         """Why its jobs cannot be told of some of the knobs, by the knob's name."""
         return []

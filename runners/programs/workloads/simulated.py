@@ -28,8 +28,10 @@ from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
+from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan
+from meshtune.search_spaces.recipe import PLAIN, Recipe
 
 TABLE = table_of("meshtune.runners.programs.simulated")
 JOB_FILE = "simulated.json"
@@ -76,6 +78,7 @@ class SimulatedJob(Closed):
     model: ModelSpec
     plan: Plan
     cluster: ClusterSpec
+    recipe: Recipe = PLAIN
     code: Code = Code.MEGATRON_DEEPSPEED
     incumbent_step_time_s: Positive | None = None
     measuring: Measuring = field(default_factory=Measuring)
@@ -84,7 +87,7 @@ class SimulatedJob(Closed):
 
     @property
     def training(self) -> Training:
-        return Training(self.model, self.cluster, self.code.framework)
+        return Training(self.model, self.cluster, with_recipe(self.code.framework, self.recipe), self.recipe)
 
 
 def render_job(job: SimulatedJob) -> str:
@@ -153,6 +156,7 @@ class SimulatedWorkload(Workload):
         job = SimulatedJob(
             model=request.model,
             plan=request.plan,
+            recipe=request.recipe,
             cluster=request.cluster,
             code=self._options.framework,
             incumbent_step_time_s=request.incumbent_step_time_s,

@@ -35,6 +35,7 @@ from meshtune.runners.trainer.job import (
     TrainerJob,
     TrainerOptions,
     parse_job,
+    recipe_obstacles,
     render_job,
     too_uneven,
     uneven_copies,
@@ -49,6 +50,7 @@ from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import TRAINER, FrameworkProfile, compiled
 from meshtune.search_spaces.plan import ContextParallel
+from meshtune.search_spaces.recipe import Recipe
 from meshtune.search_spaces.routing import Routing
 
 # What the trainer can run: beside the codes that are simulated.
@@ -149,6 +151,9 @@ class TorchWorkload(Workload):
         told = too_uneven(model, self._options.imbalance)
         return [Problem("imbalance", told)] if told else []
 
+    def problems_with_recipe(self, recipe: Recipe, model: ModelSpec) -> list[Problem]:
+        return [Problem(*told) for told in recipe_obstacles(recipe, model, self._options)]
+
     def problems_with_knobs(self, knobs: KnobSet) -> list[Problem]:
         own = "the trainer itself, with `option: threads`"
         telling = Telling(
@@ -167,6 +172,7 @@ class TorchWorkload(Workload):
             name=request.name,
             model=request.model,
             plan=request.plan,
+            recipe=request.recipe,
             device=device.kind,
             seed=request.seed,
             knobs=told_knobs(request.knobs, request.plan),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -79,6 +79,8 @@ class Pipeline:
     def __init__(self, models: Sequence[Transformer], plan: Plan, mesh: Mesh, device: torch.device) -> None:
         held = stages_of(plan, mesh.pipeline_rank)
         count, group = plan.pp * plan.vpp, mesh.pp.get_group()
+        for model in models if plan.schedule.splits_backward else ():
+            model.register_forward_hook(_with_gradient)
         stages = [
             skip_first_exchange(PipelineStage(model, stage, count, device, group=group))
             for model, stage in zip(models, held, strict=True)
@@ -100,6 +102,11 @@ class Pipeline:
         return (
             torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=tokens.device)
         )
+
+
+def _with_gradient(_: nn.Module, __: object, output: Tensor) -> Tensor:
+    """Let the next stage's input have a gradient, by which torch's split backward pass finds weights."""
+    return output if output.requires_grad else output.detach().requires_grad_()
 
 
 def note_passes(models: Sequence[Transformer], progress: Progress) -> None:

@@ -24,6 +24,7 @@ from meshtune.runners.trainer.model import Cut, Transformer, initial_values
 from meshtune.runners.trainer.parallel.mesh import Mesh
 from meshtune.search_spaces.checks import StrEnum
 from meshtune.search_spaces.cluster import DeviceKind
+from meshtune.search_spaces.recipe import Optimizer as Rule
 
 # Of one reduction, about as Megatron's: large enough for the network's full speed.
 BUCKET_ELEMENTS = 40_000_000
@@ -110,6 +111,13 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def torch_rule(rule: Rule, groups: list[dict[str, Any]], learning_rate: float) -> torch.optim.Optimizer:
+    """groups: of parameters; of a stage that is frozen an empty one. torch's fused SGD takes no tensors of FSDP2."""
+    if rule is Rule.SGD:
+        return torch.optim.SGD(groups, lr=learning_rate)
+    return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+
+
 def sum_together(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
     """In place, by one all-reduce, as Megatron's `allreduce_layernorm_grads`. All of one dtype."""
     if tensors:
@@ -121,7 +129,7 @@ def sum_together(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
 
 
 class ShardedAdamW:
-    """AdamW on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are.
+    """AdamW, or another rule, on parameters that FSDP2 keeps: gradients arrive reduced, cut as the parameters are.
 
     partial_gradients: of which each rank of `peers` has a part."""
 
@@ -129,20 +137,21 @@ class ShardedAdamW:
         self,
         parameters: Sequence[nn.Parameter],
         learning_rate: float,
+        rule: Rule,
         *,
         partial_gradients: Sequence[nn.Parameter],
         peers: dist.ProcessGroup,
     ) -> None:
         self._partial_gradients, self._peers = partial_gradients, peers
         # One fused update takes parameters of one mesh only: dense ones and experts lie on others.
-        groups: dict[object, list[nn.Parameter]] = {}
+        groups: dict[object, list[nn.Parameter]] = {None: []}
         for parameter in parameters:
             mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
             groups.setdefault(mesh, []).append(parameter)
-        self._adamw = torch.optim.AdamW([{"params": group} for group in groups.values()], lr=learning_rate, fused=True)
+        self._rule = torch_rule(rule, [{"params": group} for group in groups.values()], learning_rate)
 
     def begin_step(self) -> None:
-        self._adamw.zero_grad()
+        self._rule.zero_grad()
 
     def gradient(self, parameter: nn.Parameter) -> Tensor:
         if parameter.grad is None:
@@ -151,7 +160,7 @@ class ShardedAdamW:
 
     def reduce(self) -> list[Tensor]:
         sum_together([self.gradient(parameter) for parameter in self._partial_gradients], self._peers)
-        return [local(p.grad) for group in self._adamw.param_groups for p in group["params"] if p.grad is not None]
+        return [local(p.grad) for group in self._rule.param_groups for p in group["params"] if p.grad is not None]
 
     def reduced(self, parameter: nn.Parameter) -> tuple[Tensor, int]:
         assert isinstance(parameter, DTensor)  # FSDP2 keeps it
@@ -160,7 +169,7 @@ class ShardedAdamW:
         return local(part), prod(size for placement, size in sizes if placement.is_replicate())
 
     def update(self) -> None:
-        self._adamw.step()
+        self._rule.step()
 
 
 class DenseAndExpertAdamW:
@@ -220,7 +229,7 @@ class _Bucket:
 
 
 class FlatAdamW:
-    """AdamW on one flat buffer of all parameters of this rank, cut into buckets.
+    """AdamW, or another rule, on one flat buffer of all parameters that this rank trains, cut into buckets.
 
     Unsharded (ZeRO 0): all-reduce, AdamW on everything. Sharded (ZeRO 1): reduce-scatter, AdamW on this replica's
     part of each bucket, all-gather; over groups of ranks an all-reduce of that part between the groups, which begins
@@ -249,6 +258,7 @@ class FlatAdamW:
         partial_gradients: Sequence[nn.Parameter] = (),
         peers: dist.ProcessGroup | None = None,
         gather_ahead: bool = True,
+        rule: Rule = Rule.ADAMW,
     ) -> None:
         self.gathers_ahead = gather_ahead
         count, rank = replicas[-1].size(), replicas[-1].rank()
@@ -270,7 +280,8 @@ class FlatAdamW:
             *([parameter] for parameter in parameters if parameter in late),
         ]
         # So that every bucket begins where torch's grouped products can read it, and has equal parts.
-        whole = lcm(count, ALIGNMENT_BYTES // parameters[0].element_size())
+        like = parameters[0] if parameters else torch.zeros(0)  # of a stage that is frozen
+        whole = lcm(count, ALIGNMENT_BYTES // like.element_size())
         total, spans = 0, []
         for group in groups:
             start = total
@@ -279,7 +290,7 @@ class FlatAdamW:
                 total += parameter.numel()
             total += -total % whole
             spans.append(slice(start, total))
-        self._weights = torch.zeros(total, dtype=parameters[0].dtype, device=parameters[0].device)
+        self._weights = torch.zeros(total, dtype=like.dtype, device=like.device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
         for parameter in parameters:
             self._adopt(parameter)
@@ -306,7 +317,7 @@ class FlatAdamW:
         self._scattering: _Bucket | None = None
         self._buckets_of: dict[nn.Module, tuple[_Bucket, ...]] = {}
         masters = [bucket.master for bucket in self._buckets]
-        self._adamw = torch.optim.AdamW(masters, lr=learning_rate, fused=True)
+        self._rule = torch_rule(rule, [{"params": masters}], learning_rate)
 
     def __contains__(self, parameter: nn.Parameter) -> bool:
         return parameter in self._spans
@@ -368,7 +379,7 @@ class FlatAdamW:
 
     def update(self) -> None:
         """Move the weights, of ZeRO 1 this replica's part: `begin_step` gathers the others."""
-        self._adamw.step()
+        self._rule.step()
         for bucket in self._buckets:
             bucket.master.grad = None
             if self._has_copy:

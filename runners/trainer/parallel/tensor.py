@@ -205,6 +205,8 @@ def _share_keys(attention: Attention, group: dist.ProcessGroup) -> None:
     for name, weight in zip(names, torch.split(whole, [count * width for count in heads]), strict=True):
         rows = slice(None) if name == "query" else slice(own, own + width)
         setattr(attention, name, SharedLinear(weight, rows))
+    for name in attention.adapters.keys() & {"k", "v"}:
+        attention.adapters[name].rows = slice(own, own + width)
     attention.query_key_value = lambda x: torch.cat([attention.get_submodule(name)(x) for name in names], -1)
 
 
@@ -220,6 +222,14 @@ def _shard_layer(
         _share_keys(attention, group)
         whole |= {f"{name}.attention.{projection}.weight" for projection in ("key", "value")}
         cut(f"{name}.attention.query.weight", 0)
+    for target in layer.adapters:
+        # Of the factors, one is cut as the product is; of the other each rank's gradient is a part.
+        by_rows, shared = target in ("o", "down"), target in ("k", "v") and kv_heads < size
+        factors = {f"{name}.adapters.{target}.{factor}" for factor in "ab"}
+        own = set() if shared else {f"{name}.adapters.{target}.{'a' if by_rows else 'b'}"}
+        for factor in own:
+            cut(factor, int(by_rows))
+        whole |= factors - own
     attention.heads = [max(1, heads // size) for heads in attention.heads]
     cut(f"{name}.attention.output.weight", 1)
     if isinstance(layer.feed_forward, Mixture):
