@@ -213,6 +213,19 @@ def test_a_launch_is_read_as_it_stands(tmp_path):
     assert [*tmp_path.iterdir()] == [tmp_path / "launch.sh"]
 
 
+def test_a_launch_keeps_the_rows_of_a_device_on_other_devices(tmp_path):
+    (tmp_path / "launch.sh").write_text(LAUNCH)
+    (tmp_path / "zero.sh").write_text(
+        LAUNCH.replace("--multi_gpu --num_processes 8", "--use_deepspeed --zero_stage 3 --num_processes 8")
+    )
+    for file, devices in (("launch.sh", 4), ("launch.sh", 1), ("zero.sh", 1), ("zero.sh", 16)):
+        done = run_meshtune(tmp_path, "fit", file, "--on", f"{devices}xH100", "--json")
+        assert done.code == 0, done.err
+        plan = json.loads(done.out)["fit"]["given"]["plan"]
+        assert (plan["micro_batch_size"], plan["grad_accum_steps"], plan["dp"]) == (2, 8, devices)
+        assert plan["zero_stage"] == (3 if file == "zero.sh" and devices > 1 else 0)
+
+
 def test_a_launch_without_a_length_asks_for_it(tmp_path):
     (tmp_path / "launch.sh").write_text(LAUNCH.replace("--max_length 2048", ""))
     done = run_meshtune(tmp_path, "fit", "launch.sh", "--on", "8xH100")

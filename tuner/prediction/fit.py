@@ -377,9 +377,9 @@ class LargestModel:
     """method: full, lora or qlora. setting: the fastest safe plan; null, with the model, where none fits."""
 
     method: str
-    model: str | None
-    parameters: int | None
-    setting: Setting | None
+    model: str | None = None
+    parameters: int | None = None
+    setting: Setting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,7 +395,6 @@ def largest_model(method: str, questions: Iterable[FitQuestion]) -> LargestModel
     for question in questions:
         every = _judged(question, _training(question, question.recipe), question.space.columns)
         if every.safe.any():
-            model = question.space.context.model
-            setting = every.setting(every.best(every.safe))
+            model, setting = question.space.context.model, every.setting(every.best(every.safe))
             return LargestModel(method=method, model=model.name, parameters=model.parameters, setting=setting)
-    return LargestModel(method=method, model=None, parameters=None, setting=None)
+    return LargestModel(method=method)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,7 +113,7 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
 
 def _document(words: FitWords, model: Mapping[str, Any], training: dict[str, Any], *, here: bool) -> dict[str, Any]:
     program, cluster = PROGRAMS[words.program], _cluster(words, here=here)
-    devices = cluster.get("nodes", 1) * cluster.get("devices_per_node", 1)
+    devices = _devices(cluster)
     return {
         "name": "fit",
         "model": {**model, "seq_len": words.seq or max(words.lengths, default=SEQ_LEN)},
@@ -122,6 +123,14 @@ def _document(words: FitWords, model: Mapping[str, Any], training: dict[str, Any
         "space": {key: list(values) for key, values in program["space"].items()},
         "workload": {"kind": "command", "framework": program["framework"]},
     }
+
+
+def _devices(cluster: Mapping[str, Any]) -> int:
+    return int(cluster.get("nodes", 1) * cluster.get("devices_per_node", 1))
+
+
+def _said(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in section.items() if value is not None}
 
 
 def _training(words: FitWords) -> dict[str, Any]:
@@ -194,11 +203,17 @@ def launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[s
         answers=answers,
         cluster=None if own else _cluster(words, here=True),
     )
-    document = dict(draft.document)
+    document, baseline = dict(draft.document), _said(draft.document.get("baseline", {}))
     # Of the setting what is not said is taken as by default.
-    open_ = [one for one in draft.open if not one.path.startswith("baseline.")]
+    open_ = [one for one in draft.open if not one.path.startswith(("baseline.", "workload.fixed."))]
     notes = [*draft.guesses, *(f"taken as by default: {one}" for one in draft.open if one not in open_)]
-    document["baseline"] = {name: one for name, one in document.get("baseline", {}).items() if one is not None}
+    if document.get("cluster") and _devices(document["cluster"]) == prod(
+        baseline.get(axis, 1) for axis in ("tp", "pp")
+    ):
+        baseline["zero_stage"] = 0  # no other device has the same weights
+    document |= {"baseline": baseline, "workload": {**document["workload"]}}
+    if "fixed" in document["workload"]:
+        document["workload"]["fixed"] = _said(document["workload"]["fixed"])
     unsaid = [one for one in imported.questions if one.path.startswith("model.") and "model" not in document]
     if asked := [*open_, *(one for one in unsaid if one.path not in answers)]:
         option = {"model.seq_len": " (--seq)", "global_batch_size": " (--batch)", "cluster": " (--on)"}

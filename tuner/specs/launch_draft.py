@@ -64,7 +64,7 @@ def draft_launch(
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> LaunchDraft:
     """answers: values by dotted path, which count more than what was read. cluster: the section, in place of what the
-    launch and this machine say. environment: of who launches. Raises
+    launch and this machine say; each device has as many rows there. environment: of who launches. Raises
     InvalidSpec."""
     document = spec_document(imported, name=name, cluster="", here=here)
     document.pop("open_questions", None)
@@ -73,7 +73,10 @@ def draft_launch(
     unsaid = {"global_batch_size": "is not said by the launch"}
     if cluster is not None:
         document["cluster"] = dict(cluster)
-        _count_batch(document, imported)
+        if {"micro_batch_size", "grad_accum_steps"} <= imported.plan.keys():
+            document["global_batch_size"] = None
+            _count_batch(document, imported)
+            asked = [question for question in asked if question.path != "global_batch_size"]
         asked = [question for question in asked if question.path.partition(".")[0] != "cluster"]
     elif not any(question.path.partition(".")[0] == "cluster" for question in asked):
         document["cluster"], unsaid["cluster"] = cluster_here(imported, devices)
