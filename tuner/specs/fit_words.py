@@ -45,6 +45,7 @@ PROGRAMS: Mapping[str, Mapping[str, Any]] = table_of("meshtune.runners.programs.
 SEQ_LEN = 4096
 # Rows of a step, where nobody says how many: a usual number, and at least one for each device.
 BATCH = 64
+EXPERT_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 MAX_LENGTHS = 1_000_000
 # Some seconds of a core.
 MAX_PLANS = 50_000
@@ -113,14 +114,19 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
 
 def _document(words: FitWords, model: Mapping[str, Any], training: dict[str, Any], *, here: bool) -> dict[str, Any]:
     program, cluster = PROGRAMS[words.program], _cluster(words, here=here)
-    devices = _devices(cluster)
+    devices, nodes, experts = _devices(cluster), cluster.get("nodes", 1), model.get("experts") or 1
     return {
         "name": "fit",
         "model": {**model, "seq_len": words.seq or max(words.lengths, default=SEQ_LEN)},
         "training": merged(training, _training(words)),
         "cluster": cluster,
         "global_batch_size": words.batch or devices * -(-BATCH // devices),
-        "space": {key: list(values) for key, values in program["space"].items()},
+        "space": {
+            **program["space"],
+            # Sharded over all devices, or over those of a node.
+            "zero_group": [0, *[devices // nodes] * (nodes > 1)],
+            "ep": [degree for degree in EXPERT_PARALLEL if experts % degree == 0],
+        },
         "workload": {"kind": "command", "framework": program["framework"]},
     }
 
