@@ -34,11 +34,13 @@ from meshtune.search_spaces.model import UNKNOWN, ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.search_spaces.presets import cluster_presets, model_presets
+from meshtune.search_spaces.recipe import Recipe
 from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.ask_tell import Ask, Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
+from meshtune.tuner.specs.fit_words import FitWords
 
 SPEC_EXAMPLE: dict[str, Any] = {
     "demo": {
@@ -143,6 +145,7 @@ SPEC_SCHEMA: dict[str, Any] = {
         "workload": _backend(sorted(WORKLOADS)),
         "global_batch_size": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "enum": [FREE]}]},
         "space": _inline(Bounds),
+        "training": _inline(Recipe),
         "catalogs": {"type": "array", "items": {"type": "string", "pattern": r"^[a-z][a-z0-9_]*(\.[a-z0-9_]+)?$"}},
         "knobs": _knobs(),
         "accept": {"type": "array", "items": _inline(Acceptance)},
@@ -184,6 +187,10 @@ WHY_BODY = _body(
             "value": {"spec": SPEC_EXAMPLE["demo"]["value"], "plan": {"tp": 8}},
         }
     },
+)
+FIT_BODY = _body(
+    _inline(FitWords),
+    {"lora": {"summary": "LoRA on a node", "value": {"model": "Qwen/Qwen3-32B", "on": "8xH100", "method": "lora"}}},
 )
 CHANGES_BODY = _body(
     {"type": "object", "title": "Changes", "description": "Laid over the spec as RFC 7396 has it: null takes away."},

@@ -14,8 +14,9 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import MAX_NODES, CampaignId, PermittedSpec, SpecDocument, reads, require_permitted
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
-from meshtune.api.openapi import KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
-from meshtune.api.worker_pool import MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, AskedHandle
+from meshtune.api.openapi import FIT_BODY, KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
+from meshtune.api.worker_pool import FEW_COMBINATIONS, MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, AskedHandle
+from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
 from meshtune.search_spaces.plan import Plan
@@ -23,12 +24,14 @@ from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
+from meshtune.tuner.prediction.fit import FitAnswer
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.prediction.projection import Projection, layout_of, node_counts
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain
 from meshtune.tuner.prediction.scaling import count_combinations, make_projection
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
+from meshtune.tuner.specs.fit_words import FitWords, answer
 from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.specs.read import legal_space, limits_left_open, parse_spec, quoted
 
@@ -77,6 +80,15 @@ async def count_space(document: PermittedSpec, asked: AskedHandle) -> SpaceView:
 async def estimate_campaign(document: PermittedSpec, asked: AskedHandle) -> Quote:
     """What a campaign of this spec will meet and cost, predicted before any trial of it; nothing is started."""
     return await asked.of_spec(quote_of, document)
+
+
+@router.post("/fit", openapi_extra=FIT_BODY)
+async def judge_fit(document: SpecDocument, asked: AskedHandle) -> FitAnswer:
+    """Whether a model's training fits into the memory of some devices, how fast it is, and what to change; without a
+    model the largest that fits. Nothing is started or stored."""
+    with problems_as(InvalidSpec):
+        words = read_value(FitWords, document)
+        return await asked.run(FEW_COMBINATIONS + 1, answer, words)
 
 
 @router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})

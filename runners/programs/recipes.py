@@ -17,6 +17,8 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.recipe import LINEAR, Target
 
 _WORDS = table_of(f"{PROGRAMS}.transformers").lists["recipe"]
+# The targets of a name of PEFT.
+MODULES: dict[str, str] = _WORDS["modules"]
 _ADAPTER = "training.adapter"
 # A name of modules, a pattern of none.
 _NAME = re.compile(r"[\w.-]+")
@@ -52,7 +54,7 @@ def targets(reading: Reading) -> None:
             likely = [str(target) for target in LINEAR] if reading.first(_WORDS["linear_by"].split()) else ["q", "v"]
             reading.guess(f"{_ADAPTER}.targets", likely, f"adapters of {' '.join(likely)}: no word names others")
         return
-    modules = {word: _WORDS["modules"].get(word.rpartition(".")[2]) for word in words}
+    modules = {word: MODULES.get(word.rpartition(".")[2]) for word in words}
     unknown = [word for word, known in modules.items() if known is None or not _NAME.fullmatch(word)]
     if unknown:
         told = f"write those of {', '.join(Target)} that have an adapter"

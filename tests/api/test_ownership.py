@@ -87,7 +87,7 @@ VERBS = {
     Verb.CREATE: "create_campaign",
     Verb.AUDIT: "list_audit",
     Verb.COMPUTE: """
-        whoami count_space estimate_campaign explain_plan_of_spec list_presets get_model_preset get_cluster_preset
+        whoami count_space estimate_campaign judge_fit explain_plan_of_spec list_presets get_model_preset get_cluster_preset
         list_examples list_knobs get_registry
     """,
 }
@@ -195,7 +195,8 @@ def ask(site: TestClient, operations: Any, operation: str, id: str, headers: dic
     if method == "POST":
         example = SPEC_EXAMPLE["demo"]["value"]
         body = {"spec": example, "plan": {}} if operation == "explain_plan_of_spec" else example
-        body = BODIES.get(operation, {}) if VERB_OF[operation] in (Verb.CLONE, Verb.CHANGE) else body
+        changes = VERB_OF[operation] in (Verb.CLONE, Verb.CHANGE)
+        body = BODIES.get(operation, {}) if changes else {"on": "4090"} if operation == "judge_fit" else body
     return site.request(method, path, json=body, headers={**headers, "If-None-Match": '"mine"'})
 
 

@@ -15,11 +15,11 @@ import typer
 
 from meshtune.runners.job_files import FULL
 from meshtune.search_spaces.checks import UserError
-from meshtune.tuner.cli.commands import before, campaigns, cluster, predictions, results, service, studies, tune
+from meshtune.tuner.cli.commands import before, campaigns, cluster, fit, predictions, results, service, studies, tune
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 # In the order of `meshtune --help`.
-for group in (tune, before, cluster, predictions, campaigns, results, studies, service):
+for group in (tune, fit, before, cluster, predictions, campaigns, results, studies, service):
     app.add_typer(group.app)  # without a name: its commands are ours
 
 

@@ -25,6 +25,7 @@ from meshtune.tuner.client.campaign import AsyncCampaign, Campaign, fields_of
 from meshtune.tuner.client.errors import ServiceError
 from meshtune.tuner.client.requests import Calls, Steps, get, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
+from meshtune.tuner.prediction.fit import FitAnswer
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.known_best import BestKnown
 from meshtune.tuner.service.views.campaigns import CampaignPage, CampaignView
@@ -94,6 +95,12 @@ class ClientCalls(Calls, Generic[Handle]):
         if to_run:
             return (yield from self._ask(post(place("campaigns"), Quote, body, {"dry_run": True})))
         return (yield from self._ask(post(place("estimates"), Quote, body)))
+
+    @step
+    def fit(self, model: str = "", *, on: str, words: Mapping[str, Any] | None = None) -> Steps[FitAnswer]:
+        """Whether a training fits, how fast it is, and what to change; without a model the largest that fits. words:
+        others of FitWords, such as seq, method and program."""
+        return (yield from self._ask(post(place("fit"), FitAnswer, {**(words or {}), "model": model, "on": on})))
 
     @step
     def why(self, spec: Spec, plan: Plan | Mapping[str, Any] | str) -> Steps[Explanation]:

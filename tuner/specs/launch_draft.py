@@ -60,17 +60,26 @@ def draft_launch(
     here: Path,
     devices: Devices,
     answers: Mapping[str, Any],
+    cluster: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> LaunchDraft:
-    """answers: values by dotted path, which count more than what was read. environment: of who launches. Raises
+    """answers: values by dotted path, which count more than what was read. cluster: the section, in place of what the
+    launch and this machine say; each device has as many rows there. environment: of who launches. Raises
     InvalidSpec."""
     document = spec_document(imported, name=name, cluster="", here=here)
     document.pop("open_questions", None)
     guesses = [question.text for question in imported.questions if question.guessed or not question.path]
     asked = [question for question in imported.questions if question.path and not question.guessed]
     unsaid = {"global_batch_size": "is not said by the launch"}
-    if not any(question.path.partition(".")[0] == "cluster" for question in asked):
-        document["cluster"], unsaid["cluster"] = _cluster(imported, devices)
+    if cluster is not None:
+        document["cluster"] = dict(cluster)
+        if {"micro_batch_size", "grad_accum_steps"} <= imported.plan.keys():
+            document["global_batch_size"] = None
+            _count_batch(document, imported)
+            asked = [question for question in asked if question.path != "global_batch_size"]
+        asked = [question for question in asked if question.path.partition(".")[0] != "cluster"]
+    elif not any(question.path.partition(".")[0] == "cluster" for question in asked):
+        document["cluster"], unsaid["cluster"] = cluster_here(imported, devices)
         if document["cluster"]:
             guesses += filter(None, [unsaid["cluster"]])
             _count_batch(document, imported)
@@ -144,7 +153,7 @@ def _count_batch(document: dict[str, Any], imported: Imported) -> None:
         document["global_batch_size"] = each * devices // prod(plan.get(axis, 1) for axis in ("tp", "pp", "cp"))
 
 
-def _cluster(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | None, str]:
+def cluster_here(imported: Imported, devices: Devices) -> tuple[dict[str, Any] | None, str]:
     """The spec's section and what is guessed of it; None, and why it is to be said."""
     scheduler, nodes = imported.runner, imported.nodes or 1
     if scheduler.get("kind", "local") != "local":

@@ -35,6 +35,8 @@ _Need = tuple[str, str, int]
 def preflight(workload: Backend, runner: Backend, home: Path | None) -> Iterator[tuple[Problem, bool]]:
     """What is missing, and whether jobs surely miss it: they see the same disk, and nothing of theirs makes it before.
     home: where they have their folders; None: on another machine."""
+    if workload.kind == "command" and home is not None and not workload.options.get("command"):
+        yield Problem("workload.command", "must name a program: without one plans are predicted alone"), True
     if runner.kind in (SIMULATED, EXTERNAL):
         return
     parts, around = {"runner": runner.options, "workload": workload.options}, runner.options

@@ -6,6 +6,7 @@ import { CampaignPage } from "./campaign/page/page";
 import { Campaigns } from "./pages/campaigns";
 import { Compare } from "./pages/compare";
 import { Create } from "./pages/create";
+import { FitPage } from "./pages/fit";
 import { SignIn } from "./pages/signin";
 import { href, place, type Route } from "./router";
 import { useStore } from "./use_store";
@@ -23,7 +24,8 @@ export function App() {
     if (now.state === "signed-in" && was.current === "signed-out") main.current?.focus(); // the form that had it is gone
     if (now.state !== "asking") was.current = now.state;
   }, [now.state]);
-  const shown = now.state === "signed-in" || (now.state === "asking" && token.get() !== "");
+  const fit = useStore(place, ({ route }) => route.page === "fit"); // has nothing that is somebody's
+  const shown = fit || now.state === "signed-in" || (now.state === "asking" && token.get() !== "");
   return (
     <>
       <button type="button" class="skip-link" onClick={() => main.current?.focus()}>
@@ -32,8 +34,8 @@ export function App() {
       <Top />
       <main ref={main} class="page" tabIndex={-1}>
         {now.state === "asking" && !shown && <LoadingState lines={6} height={36} />}
-        {now.state === "signed-out" && <SignIn refused={now.refused} />}
-        {now.state === "trouble" && <ErrorState problem={now.problem} onRetry={() => void askWhoami()} />}
+        {now.state === "signed-out" && !fit && <SignIn refused={now.refused} />}
+        {now.state === "trouble" && !fit && <ErrorState problem={now.problem} onRetry={() => void askWhoami()} />}
         {shown && <Page />}
       </main>
     </>
@@ -53,6 +55,8 @@ function Page() {
       return <Create />;
     case "compare":
       return <Compare />;
+    case "fit":
+      return <FitPage />;
     case "campaign":
       return <CampaignPage key={route.id} id={route.id} />;
     case "trial":
@@ -80,6 +84,8 @@ function titleOf(route: Route): string {
       return "new campaign · meshtune";
     case "compare":
       return "compare · meshtune";
+    case "fit":
+      return "does it fit? · meshtune";
     default:
       return "meshtune";
   }

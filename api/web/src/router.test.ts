@@ -2,12 +2,13 @@ import { expect, test } from "vitest";
 import { href, parseHash } from "./router";
 
 test("every hash of the contract is a route", () => {
-  const routes = ["", "#/", "#/new", "#/compare?campaign=a", "#/campaigns/c-1?tp=2", "#/campaigns/c-1/trials/12"].map((hash) => parseHash(hash).route);
+  const routes = ["", "#/", "#/new", "#/compare?campaign=a", "#/fit", "#/campaigns/c-1?tp=2", "#/campaigns/c-1/trials/12"].map((hash) => parseHash(hash).route);
   expect(routes).toEqual([
     { page: "campaigns" },
     { page: "campaigns" },
     { page: "new" },
     { page: "compare" },
+    { page: "fit" },
     { page: "campaign", id: "c-1" },
     { page: "trial", id: "c-1", number: 12 },
   ]);

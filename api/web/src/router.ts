@@ -6,6 +6,7 @@ export type Route =
   | { page: "campaigns" }
   | { page: "new" }
   | { page: "compare" }
+  | { page: "fit" }
   | { page: "campaign"; id: string }
   | { page: "trial"; id: string; number: number }
   | { page: "unknown"; path: string };
@@ -30,7 +31,7 @@ function parsePath(path: string): Route {
   const parts = path.split("/").filter(Boolean).map(decode);
   const [first, id, third, number] = parts;
   if (first === undefined) return { page: "campaigns" };
-  if (parts.length === 1 && (first === "new" || first === "compare")) return { page: first };
+  if (parts.length === 1 && (first === "new" || first === "compare" || first === "fit")) return { page: first };
   if (first === "campaigns" && id !== undefined) {
     if (parts.length === 2) return { page: "campaign", id };
     if (parts.length === 4 && third === "trials" && number !== undefined && /^\d+$/.test(number))

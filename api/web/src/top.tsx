@@ -12,7 +12,7 @@ export function Top() {
   const page = useStore(place, (now) => now.route.page);
   const now = useStore(session);
   const whoami = now.state === "signed-in" ? now.whoami : null;
-  const link = (name: "campaigns" | "new" | "compare", words: string) => (
+  const link = (name: "campaigns" | "new" | "compare" | "fit", words: string) => (
     <a href={href({ page: name })} aria-current={page === name ? "page" : undefined}>
       {words}
     </a>
@@ -23,13 +23,12 @@ export function Top() {
         <a class="brand" href={href({ page: "campaigns" })}>
           meshtune
         </a>
-        {whoami && (
-          <nav aria-label="Pages">
-            {link("campaigns", "Campaigns")}
-            {link("compare", "Compare")}
-            {has(whoami, "launch") && link("new", "New")}
-          </nav>
-        )}
+        <nav aria-label="Pages">
+          {whoami && link("campaigns", "Campaigns")}
+          {whoami && link("compare", "Compare")}
+          {whoami && has(whoami, "launch") && link("new", "New")}
+          {link("fit", "Fit")}
+        </nav>
         <div class="who">
           {whoami && <Who whoami={whoami} />}
           <ThemeButton />

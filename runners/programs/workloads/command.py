@@ -28,7 +28,7 @@ from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log, outcome_of_failure, rank_logs
 from meshtune.runners.programs.reading import DERIVED
 from meshtune.runners.programs.rows import derived
-from meshtune.runners.programs.table import WHOLE_CONTEXTS, lines
+from meshtune.runners.programs.table import WHOLE_CONTEXTS, capabilities, lines, table_of
 from meshtune.runners.programs.workloads.base import (
     CONTEXT_FILE,
     SHAPES,
@@ -79,6 +79,7 @@ from meshtune.search_spaces.layer_shapes import Shape
 from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FRAMEWORKS, FrameworkProfile
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, ContextParallel, Plan, Recompute, Schedule
 
+PROFILES = table_of("meshtune.runners.programs.profiles")
 _TRIAL = ("world_size", "global_batch_size", "nodes", "devices_per_node", "steps", "warmup_steps", "seed", "dtype")
 _PLACES = ("name", "directory", "python")
 # A letter or digit first: names with a dot before them, and those of logs and notes of ranks, are meshtune's.
@@ -99,7 +100,7 @@ _STARTERS = frozenset({*LAUNCHERS, *PYTHONS, *AROUND, "sh", "bash", "exec", "env
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOptions(Closed):
     """command: arguments and choices, as `parse_choice` has them, or a text for `sh -c`; it, `env`, `files` and what
-    `configs` set have placeholders.
+    `configs` set have placeholders. Without one nothing can be run: a plan of the framework is predicted alone.
 
     trial_arguments: options that the command has in trials alone, in place of its own of these names; true: the name
     alone, null: none. working_directory: where it starts, from where meshtune runs; by default the job's own folder.
@@ -109,7 +110,7 @@ class CommandOptions(Closed):
     patterns, has told enough steps (`runners.watch`). framework: whose physics is the most like it; dtype: what it
     computes in, by default that framework's."""
 
-    command: tuple[str | dict[str, Any], ...] | str
+    command: tuple[str | dict[str, Any], ...] | str = ""
     trial_arguments: dict[str, Any] = field(default_factory=dict)
     working_directory: str | None = None
     start: Start = Start.DEVICE
@@ -125,7 +126,7 @@ class CommandOptions(Closed):
     dtype: str | None = None
 
     def _check(self, checks: Checks) -> None:
-        checks.require(bool(self.command), "command", "must name a program")
+        checks.require(self.command != (), "command", "must name a program")
         needed = f"steps({self.steps}) must be more than warmup_steps({self.warmup_steps})"
         checks.require(self.steps > self.warmup_steps, "steps", needed)
         known = f"is not known; {did_you_mean(self.framework, FRAMEWORKS)}"
@@ -147,6 +148,8 @@ class CommandWorkload(Workload):
     """Profiles a user's own script. Raises InvalidValue for wrong options."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
+        if not {"command", "framework"} & {*options}:
+            raise InvalidValue([Problem("command", "is missing")])
         self._options = read_value(CommandOptions, _worded(options))
         self._knows_dtype = "dtype" in options or "framework" in options
         self._templates = _parse(self._options)
@@ -157,7 +160,8 @@ class CommandWorkload(Workload):
         self._choices = tuple(choice for choices in (*named, self._in_command) for choice in choices.values())
         places = {name for template in self._templates.values() for name in template.names}
         axes = {DERIVED[name] for name in places & DERIVED.keys()}
-        self._told = frozenset(places | axes | {choice.axis for choice in self._choices})
+        told = places | axes | {choice.axis for choice in self._choices}
+        self._told = frozenset(told if self._options.command else _AXES - {*self._options.fixed})
         self._trial = _trial_texts(self._options)
         self._require_told()
         self.told_shapes = self._told.intersection(SHAPES)
@@ -189,6 +193,9 @@ class CommandWorkload(Workload):
 
     @property
     def capabilities(self) -> Capabilities:
+        names = PROFILES.lists["able"] if not self._options.command else ()
+        for name in (name for name in names if self._options.framework.startswith(name)):
+            return capabilities(PROFILES, name, (_rule(axis, value) for axis, value in self._fixed.items()))
         able = capabilities_of(self._fixed, self._told)
         pads = self.framework.vocab_multiple > 1
         axes = sorted({choice.axis for choice in self._choices})

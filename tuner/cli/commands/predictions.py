@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meshtune.search_spaces.checks import did_you_mean, raising
+from meshtune.tuner.cli.commands.fit import BatchOption, MethodOption, OnOption, ProgramOption, SeqOption
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_page
 from meshtune.tuner.cli.options import (
     LEAST_EFFICIENCY,
@@ -183,7 +184,7 @@ def _measure(setup: CalibrationSetup, place: HomePlace, *, as_json: bool) -> Non
 @app.command(rich_help_panel=PANEL, short_help="Predict what a campaign will find and cost; exact memory.")
 @placed
 def estimate(
-    spec: SpecFile,
+    spec: Annotated[Path, typer.Argument(metavar="SPEC|MODEL", help="A spec, YAML, or as `fit` takes a model.")],
     place: Place,
     exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
     plan: Annotated[str, typer.Option("--why", "--plan", help="One plan, such as tp=8,zero=1,KNOB=value.")] = "",
@@ -195,9 +196,16 @@ def estimate(
     model: Annotated[
         str, typer.Option(help="In place of the spec's model: a preset, or a config.json with the spec's seq_len.")
     ] = "",
+    on: OnOption = "",
+    seq: SeqOption = None,
+    method: MethodOption = "",
+    program: ProgramOption = "fsdp",
+    batch: BatchOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
+
+    Of a model in place of a spec, --on and the options behind it are as of `meshtune fit`.
 
     With --exact: peak memory per pipeline stage of a plan (default: baseline, else predicted best), in up to minutes.
     """
@@ -209,6 +217,14 @@ def estimate(
     from meshtune.tuner.specs.knobs import plan_fields
     from meshtune.tuner.specs.read import quoted
 
+    words = None
+    if on or not (spec.exists() or str(spec).endswith(SPEC_SUFFIXES)):
+        from meshtune.tuner.cli.spec_file import words_said
+
+        place.require_home("estimate MODEL")
+        words = words_said(model=str(spec), on=on, seq=seq, method=method, program=program, batch=batch)
+    elif seq or method or batch:
+        raise WrongCall("--seq, --method and --batch go with a model; a spec has model.seq_len, training and its batch")
     if place.server and not (exact or plan or rank or calibrate):
         from meshtune.tuner.cli.at_service import AtService
 
@@ -217,7 +233,7 @@ def estimate(
         return
     if calibrate:
         place.require_home("estimate --calibrate")
-    document, campaign_spec, space = read_spec_file(spec, None, cluster, model)
+    document, campaign_spec, space = words or read_spec_file(spec, None, cluster, model)
     chosen = space.complete(**plan_fields(plan, space.knobs)) if plan else None
     if exact and calibrate:
         raise WrongCall("--calibrate goes with predictions, and --exact predicts nothing")

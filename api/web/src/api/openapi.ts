@@ -13,7 +13,7 @@ export interface components {
             basis: components["schemas"]["Basis"] | null;
             campaign: string;
             comparable: string;
-            effects: components["schemas"]["Effect"][];
+            effects: components["schemas"]["meshtune__tuner__results__analysis__knob_effects__Effect"][];
             failures: components["schemas"]["Failures"];
             hindsight: components["schemas"]["ForecastCheck"];
             scaling: components["schemas"]["SizePoint"][];
@@ -246,7 +246,7 @@ export interface components {
                 wall_time_s: number | null;
             };
             catalogs?: string[];
-            cluster: ("a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit") | {
+            cluster: ("a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-g5" | "aws-g6" | "aws-g6e" | "aws-p3" | "aws-p3dn" | "aws-p4d" | "aws-p4de" | "aws-p5" | "aws-p5e" | "aws-p6-b200" | "azure-nc-a100" | "azure-nc-h100" | "azure-nd-a100" | "azure-nd-h100" | "azure-nd-h200" | "azure-ndm-a100" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "dgx-spark" | "frontier" | "gb200-nvl72" | "gb200-trays" | "gcp-a2" | "gcp-a2-ultra" | "gcp-a3" | "gcp-a3-mega" | "gcp-a3-ultra" | "gcp-a4" | "gcp-g2" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi250" | "mi300x" | "mi325x" | "pcie-a10" | "pcie-a100-40gb" | "pcie-a100-80gb" | "pcie-a40" | "pcie-h100" | "pcie-h100-nvl" | "pcie-l4" | "pcie-l40s" | "pcie-mi210" | "pcie-rtx-3090" | "pcie-rtx-3090-nvlink" | "pcie-rtx-4080" | "pcie-rtx-4090" | "pcie-rtx-4090-p2p" | "pcie-rtx-5090" | "pcie-rtx-6000-ada" | "pcie-rtx-a6000" | "pcie-rtx-pro-6000" | "pcie-v100-16gb" | "pcie-v100-32gb" | "perlmutter" | "polaris" | "summit") | {
                 device?: {
                     /** @default [] */
                     attention: {
@@ -309,6 +309,8 @@ export interface components {
                     peak_flops?: {
                         [key: string]: number;
                     };
+                    /** @default null */
+                    power_w: number | null;
                     sustained_flops?: {
                         [key: string]: number;
                     };
@@ -350,7 +352,7 @@ export interface components {
                 /** @default 0 */
                 nodes_per_rack: number;
                 /** @enum {unknown} */
-                preset: "a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-p4d" | "aws-p5" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "frontier" | "gb200-nvl72" | "gb200-trays" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi300x" | "perlmutter" | "polaris" | "summit";
+                preset: "a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-g5" | "aws-g6" | "aws-g6e" | "aws-p3" | "aws-p3dn" | "aws-p4d" | "aws-p4de" | "aws-p5" | "aws-p5e" | "aws-p6-b200" | "azure-nc-a100" | "azure-nc-h100" | "azure-nd-a100" | "azure-nd-h100" | "azure-nd-h200" | "azure-ndm-a100" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "dgx-spark" | "frontier" | "gb200-nvl72" | "gb200-trays" | "gcp-a2" | "gcp-a2-ultra" | "gcp-a3" | "gcp-a3-mega" | "gcp-a3-ultra" | "gcp-a4" | "gcp-g2" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi250" | "mi300x" | "mi325x" | "pcie-a10" | "pcie-a100-40gb" | "pcie-a100-80gb" | "pcie-a40" | "pcie-h100" | "pcie-h100-nvl" | "pcie-l4" | "pcie-l40s" | "pcie-mi210" | "pcie-rtx-3090" | "pcie-rtx-3090-nvlink" | "pcie-rtx-4080" | "pcie-rtx-4090" | "pcie-rtx-4090-p2p" | "pcie-rtx-5090" | "pcie-rtx-6000-ada" | "pcie-rtx-a6000" | "pcie-rtx-pro-6000" | "pcie-v100-16gb" | "pcie-v100-32gb" | "perlmutter" | "polaris" | "summit";
                 /** @default null */
                 rack_link: {
                     bandwidth_bytes_per_s?: number;
@@ -425,6 +427,8 @@ export interface components {
                     peak_flops?: {
                         [key: string]: number;
                     };
+                    /** @default null */
+                    power_w: number | null;
                     sustained_flops?: {
                         [key: string]: number;
                     };
@@ -560,7 +564,7 @@ export interface components {
                     [key: string]: string;
                 };
             }[];
-            model?: "unknown" | (("bloom-176b" | "deepseek-v2" | "deepseek-v3" | "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b") | {
+            model?: "unknown" | (("bloom-176b" | "codellama-13b" | "codellama-34b" | "codellama-7b" | "deepseek-7b" | "deepseek-coder-1.3b" | "deepseek-coder-33b" | "deepseek-coder-6.7b" | "deepseek-v2" | "deepseek-v2-lite" | "deepseek-v3" | "deepseek-v3-1t" | "gemma-2b" | "gemma-7b" | "gemma2-27b" | "gemma2-2b" | "gemma2-9b" | "gemma3-12b" | "gemma3-1b" | "gemma3-270m" | "gemma3-27b" | "gemma3-4b" | "glm4-32b" | "glm4-9b" | "glm4.5" | "glm4.5-air" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-13b" | "llama1-30b" | "llama1-65b" | "llama1-7b" | "llama2-13b" | "llama2-70b" | "llama2-7b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "llava-1.5-13b" | "llava-1.5-7b" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "ministral-8b" | "mistral-7b" | "mistral-7b-v0.2" | "mistral-7b-v0.3" | "mistral-large-123b" | "mistral-nemo-12b" | "mistral-small-22b" | "mistral-small-24b" | "mistral-small-3.1-24b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "olmo-1b" | "olmo-7b" | "olmo2-13b" | "olmo2-1b" | "olmo2-32b" | "olmo2-7b" | "phi-1.5" | "phi-2" | "phi-3-medium" | "phi-3-mini" | "phi-3.5-moe" | "phi-4" | "phi-4-mini" | "qwen1.5-0.5b" | "qwen1.5-1.8b" | "qwen1.5-110b" | "qwen1.5-14b" | "qwen1.5-32b" | "qwen1.5-4b" | "qwen1.5-72b" | "qwen1.5-7b" | "qwen1.5-moe-a2.7b" | "qwen2-57b-a14b" | "qwen2-vl-2b" | "qwen2-vl-72b" | "qwen2-vl-7b" | "qwen2.5-0.5b" | "qwen2.5-1.5b" | "qwen2.5-14b" | "qwen2.5-32b" | "qwen2.5-3b" | "qwen2.5-72b" | "qwen2.5-7b" | "qwen2.5-vl-32b" | "qwen2.5-vl-3b" | "qwen2.5-vl-72b" | "qwen2.5-vl-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b" | "qwen3-coder-480b-a35b" | "r1-distill-qwen-1.5b" | "smollm2-1.7b" | "smollm2-135m" | "smollm2-360m" | "smollm3-3b" | "tinyllama-1.1b" | "yi-34b" | "yi-6b" | "yi-9b") | {
                 /** @enum {string} */
                 activation?: "gelu" | "swiglu";
                 /** @default 0 */
@@ -598,7 +602,7 @@ export interface components {
                 /** @enum {string} */
                 position?: "learned" | "rope";
                 /** @enum {unknown} */
-                preset: "bloom-176b" | "deepseek-v2" | "deepseek-v3" | "deepseek-v3-1t" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-30b" | "llama1-65b" | "llama2-13b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b";
+                preset: "bloom-176b" | "codellama-13b" | "codellama-34b" | "codellama-7b" | "deepseek-7b" | "deepseek-coder-1.3b" | "deepseek-coder-33b" | "deepseek-coder-6.7b" | "deepseek-v2" | "deepseek-v2-lite" | "deepseek-v3" | "deepseek-v3-1t" | "gemma-2b" | "gemma-7b" | "gemma2-27b" | "gemma2-2b" | "gemma2-9b" | "gemma3-12b" | "gemma3-1b" | "gemma3-270m" | "gemma3-27b" | "gemma3-4b" | "glm4-32b" | "glm4-9b" | "glm4.5" | "glm4.5-air" | "gpt-1.4b" | "gpt-1t" | "gpt-22b" | "gpt-micro" | "gpt-oss-120b" | "gpt-oss-20b" | "gpt3-175b" | "kimi-k2" | "llama-micro" | "llama1-13b" | "llama1-30b" | "llama1-65b" | "llama1-7b" | "llama2-13b" | "llama2-70b" | "llama2-7b" | "llama3-405b" | "llama3-70b" | "llama3-8b" | "llama3.2-1b" | "llama3.2-3b" | "llama4-maverick" | "llama4-scout" | "llava-1.5-13b" | "llava-1.5-7b" | "megatron-1.7b" | "megatron-145b" | "megatron-18b" | "megatron-1t" | "megatron-3.6b" | "megatron-310b" | "megatron-39b" | "megatron-530b" | "megatron-7.5b" | "megatron-76b" | "ministral-8b" | "mistral-7b" | "mistral-7b-v0.2" | "mistral-7b-v0.3" | "mistral-large-123b" | "mistral-nemo-12b" | "mistral-small-22b" | "mistral-small-24b" | "mistral-small-3.1-24b" | "mixtral-8x22b" | "mixtral-8x7b" | "mpt-125m" | "mpt-13b" | "mpt-1b" | "mpt-30b" | "mpt-350m" | "mpt-3b" | "mpt-70b" | "mpt-760m" | "mpt-7b" | "mula-100b" | "mula-20b" | "mula-220b" | "mula-7b" | "olmo-1b" | "olmo-7b" | "olmo2-13b" | "olmo2-1b" | "olmo2-32b" | "olmo2-7b" | "phi-1.5" | "phi-2" | "phi-3-medium" | "phi-3-mini" | "phi-3.5-moe" | "phi-4" | "phi-4-mini" | "qwen1.5-0.5b" | "qwen1.5-1.8b" | "qwen1.5-110b" | "qwen1.5-14b" | "qwen1.5-32b" | "qwen1.5-4b" | "qwen1.5-72b" | "qwen1.5-7b" | "qwen1.5-moe-a2.7b" | "qwen2-57b-a14b" | "qwen2-vl-2b" | "qwen2-vl-72b" | "qwen2-vl-7b" | "qwen2.5-0.5b" | "qwen2.5-1.5b" | "qwen2.5-14b" | "qwen2.5-32b" | "qwen2.5-3b" | "qwen2.5-72b" | "qwen2.5-7b" | "qwen2.5-vl-32b" | "qwen2.5-vl-3b" | "qwen2.5-vl-72b" | "qwen2.5-vl-7b" | "qwen3-0.6b" | "qwen3-1.7b" | "qwen3-14b" | "qwen3-235b-a22b" | "qwen3-30b-a3b" | "qwen3-32b" | "qwen3-4b" | "qwen3-8b" | "qwen3-coder-480b-a35b" | "r1-distill-qwen-1.5b" | "smollm2-1.7b" | "smollm2-135m" | "smollm2-360m" | "smollm3-3b" | "tinyllama-1.1b" | "yi-34b" | "yi-6b" | "yi-9b";
                 seq_len?: number;
                 /** @default 0 */
                 shared_ffn: number;
@@ -606,6 +610,8 @@ export interface components {
                 tied_head: boolean;
                 /** @default 0 */
                 top_k: number;
+                /** @default 0 */
+                tower_parameters: number;
                 vocab?: number;
                 /** @default 0 */
                 vocab_multiple: number;
@@ -655,6 +661,8 @@ export interface components {
                 tied_head: boolean;
                 /** @default 0 */
                 top_k: number;
+                /** @default 0 */
+                tower_parameters: number;
                 vocab: number;
                 /** @default 0 */
                 vocab_multiple: number;
@@ -815,6 +823,76 @@ export interface components {
                 /** @default 0.02 */
                 tolerance: number;
             };
+            training?: {
+                /** @default null */
+                adapter: {
+                    /** @default 32 */
+                    bits: number;
+                    /** @default true */
+                    copies_inputs: boolean;
+                    /** @default false */
+                    dora: boolean;
+                    /** @default 0 */
+                    dropout: number;
+                    /** @default 16 */
+                    rank: number;
+                    /**
+                     * @default [
+                     *       "q",
+                     *       "k",
+                     *       "v",
+                     *       "o",
+                     *       "gate",
+                     *       "up",
+                     *       "down"
+                     *     ]
+                     */
+                    targets: ("q" | "k" | "v" | "o" | "gate" | "up" | "down" | "experts")[];
+                } | null;
+                /** @default 0 */
+                base_bits: number;
+                /** @default [] */
+                beside: {
+                    /** @default 16 */
+                    bits: number;
+                    /** @default 0 */
+                    parameters: number;
+                    /** @enum {string} */
+                    role: "reference" | "teacher" | "reward" | "value";
+                    /** @default true */
+                    runs: boolean;
+                }[];
+                /** @default true */
+                double_quantization: boolean;
+                /** @default false */
+                frozen_embedding: boolean;
+                /** @default false */
+                frozen_head: boolean;
+                /** @default 0 */
+                frozen_layers: number;
+                /** @default false */
+                fused_loss: boolean;
+                /** @default false */
+                layer_kernels: boolean;
+                /** @default false */
+                loss_kernel: boolean;
+                /** @default 0 */
+                mean_tokens: number;
+                /** @enum {string} */
+                offload?: "none" | "optimizer" | "weights";
+                /** @default false */
+                offload_activations: boolean;
+                /** @enum {string} */
+                optimizer?: "adamw" | "adamw_foreach" | "adamw_16bit" | "adamw_8bit" | "paged_adamw" | "paged_adamw_8bit" | "lion" | "lion_8bit" | "paged_lion_8bit" | "adafactor" | "muon" | "sgd";
+                /** @default 0 */
+                plain_bits: number;
+                /** @default 1 */
+                rows_per_sample: number;
+                /** @default false */
+                trained_ends: boolean;
+                /** @default false */
+                trained_tower: boolean;
+            };
             trial?: {
                 /** @default 3 */
                 attempts: number;
@@ -883,11 +961,6 @@ export interface components {
         };
         /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "other_hardware" | "time_limit" | "queue_limit" | "user_bug" | "crash";
-        Change: {
-            after: boolean | number | string | null;
-            before: boolean | number | string | null;
-            knob: string;
-        };
         ClusterEntry: {
             device: string;
             devices_per_node: number;
@@ -1000,6 +1073,7 @@ export interface components {
             peak_flops?: {
                 [key: string]: number;
             };
+            power_w?: number | null;
             sustained_flops?: {
                 [key: string]: number;
             };
@@ -1010,19 +1084,6 @@ export interface components {
         };
         /** @enum {string} */
         Direction: "less" | "more";
-        Effect: {
-            after: boolean | number | string | null;
-            before: boolean | number | string | null;
-            ended: components["schemas"]["Verdict"] | null;
-            evidence: components["schemas"]["Evidence"];
-            followers: components["schemas"]["Change"][];
-            gain: components["schemas"]["Estimate"];
-            knob: string;
-            numerics: boolean;
-            p_fits: number | null;
-            pairs: number;
-            words: string;
-        };
         Estimate: {
             high: number;
             low: number;
@@ -1098,6 +1159,29 @@ export interface components {
             by_value: components["schemas"]["ValueFailures"][];
             so_far: components["schemas"]["RateSoFar"][];
             windows: components["schemas"]["Window"][];
+        };
+        Fit: {
+            basis: string;
+            best: components["schemas"]["Setting"];
+            changes: components["schemas"]["meshtune__tuner__prediction__fit__Change"][];
+            cluster: string;
+            device_bytes: number;
+            enough: components["schemas"]["meshtune__tuner__prediction__fit__Change"] | null;
+            fits: boolean;
+            given: components["schemas"]["Setting"] | null;
+            micro_batch_size: components["schemas"]["Most"] | null;
+            model: string;
+            notes: string[];
+            parameters: number;
+            seq_len: number;
+            seq_len_most: components["schemas"]["Most"] | null;
+            sure: number;
+            training: string;
+        };
+        FitAnswer: {
+            fit?: components["schemas"]["Fit"] | null;
+            /** @default [] */
+            largest: components["schemas"]["LargestModel"][];
         };
         FitCheck: {
             brier: number;
@@ -1195,6 +1279,12 @@ export interface components {
             versions: string;
             way: string;
             when: string;
+        };
+        LargestModel: {
+            method: string;
+            model: string | null;
+            parameters: number | null;
+            setting: components["schemas"]["Setting"] | null;
         };
         LatentAttention: {
             kv_lora_rank: number;
@@ -1351,6 +1441,8 @@ export interface components {
             tied_head: boolean;
             /** @default 0 */
             top_k: number;
+            /** @default 0 */
+            tower_parameters: number;
             vocab: number;
             /** @default 0 */
             vocab_multiple: number;
@@ -1363,6 +1455,10 @@ export interface components {
             name: string;
             parameters: number;
             source: string;
+        };
+        Most: {
+            setting: components["schemas"]["Setting"];
+            value: number;
         };
         /** @enum {string} */
         Norm: "layernorm" | "rmsnorm";
@@ -1404,6 +1500,8 @@ export interface components {
             steps: number;
             warmup_times_s: number[];
         };
+        /** @enum {string} */
+        Phase: "load" | "first_step" | "steady" | "checkpoint";
         Plan: {
             /** @default all_gather */
             context: components["schemas"]["ContextParallel"];
@@ -1647,6 +1745,26 @@ export interface components {
             nothing: string;
             plans: number;
         };
+        Setting: {
+            host_bytes: number;
+            p_fits: number;
+            parts_bytes: {
+                [key: string]: number;
+            };
+            peak_bytes: components["schemas"]["Estimate"];
+            phases_bytes: {
+                [key: string]: number;
+            };
+            plan: components["schemas"]["Plan"];
+            plan_key: string;
+            price_per_1e9_tokens: number | null;
+            seq_len: number;
+            step_s: components["schemas"]["Estimate"] | null;
+            tokens_per_s: components["schemas"]["Estimate"] | null;
+            training: string;
+            wh_per_1e9_tokens: number | null;
+            words: string;
+        };
         SizePoint: {
             cost: number;
             cost_unit: string;
@@ -1877,7 +1995,7 @@ export interface components {
             evidence: components["schemas"]["Evidence"] | null;
             gain: number | null;
             gain_rounds: number;
-            knobs: components["schemas"]["Change"][];
+            knobs: components["schemas"]["meshtune__tuner__results__analysis__knob_effects__Change"][];
             parts: components["schemas"]["PartTime"][];
             plan: components["schemas"]["Plan"];
             plan_key: string;
@@ -1889,6 +2007,34 @@ export interface components {
             };
             step_s: number;
             trial: number;
+            words: string;
+        };
+        meshtune__tuner__prediction__fit__Change: {
+            effect: components["schemas"]["meshtune__tuner__prediction__fit__Effect"];
+            gain_bytes: number;
+            p_fits: number;
+            peak_bytes: number;
+            time_share: number | null;
+            words: string;
+        };
+        /** @enum {string} */
+        meshtune__tuner__prediction__fit__Effect: "none" | "changes numerics" | "changes what is trained";
+        meshtune__tuner__results__analysis__knob_effects__Change: {
+            after: boolean | number | string | null;
+            before: boolean | number | string | null;
+            knob: string;
+        };
+        meshtune__tuner__results__analysis__knob_effects__Effect: {
+            after: boolean | number | string | null;
+            before: boolean | number | string | null;
+            ended: components["schemas"]["Verdict"] | null;
+            evidence: components["schemas"]["Evidence"];
+            followers: components["schemas"]["meshtune__tuner__results__analysis__knob_effects__Change"][];
+            gain: components["schemas"]["Estimate"];
+            knob: string;
+            numerics: boolean;
+            p_fits: number | null;
+            pairs: number;
             words: string;
         };
     };
@@ -1919,7 +2065,6 @@ export type CampaignView = components['schemas']['CampaignView'];
 export type CatalogView = components['schemas']['CatalogView'];
 export type CatalogsView = components['schemas']['CatalogsView'];
 export type Cause = components['schemas']['Cause'];
-export type Change = components['schemas']['Change'];
 export type ClusterEntry = components['schemas']['ClusterEntry'];
 export type ClusterSpec = components['schemas']['ClusterSpec'];
 export type ClusterView = components['schemas']['ClusterView'];
@@ -1934,7 +2079,6 @@ export type DeviceKind = components['schemas']['DeviceKind'];
 export type DeviceSpec = components['schemas']['DeviceSpec'];
 export type Difference = components['schemas']['Difference'];
 export type Direction = components['schemas']['Direction'];
-export type Effect = components['schemas']['Effect'];
 export type Estimate = components['schemas']['Estimate'];
 export type EventView = components['schemas']['EventView'];
 export type Evidence = components['schemas']['Evidence'];
@@ -1945,6 +2089,8 @@ export type Explanation = components['schemas']['Explanation'];
 export type ExportOption = components['schemas']['ExportOption'];
 export type ExportView = components['schemas']['ExportView'];
 export type Failures = components['schemas']['Failures'];
+export type Fit = components['schemas']['Fit'];
+export type FitAnswer = components['schemas']['FitAnswer'];
 export type FitCheck = components['schemas']['FitCheck'];
 export type FitClass = components['schemas']['FitClass'];
 export type FitCounts = components['schemas']['FitCounts'];
@@ -1959,6 +2105,7 @@ export type Importance = components['schemas']['Importance'];
 export type JobView = components['schemas']['JobView'];
 export type KnobKind = components['schemas']['KnobKind'];
 export type KnobView = components['schemas']['KnobView'];
+export type LargestModel = components['schemas']['LargestModel'];
 export type LatentAttention = components['schemas']['LatentAttention'];
 export type LayerRate = components['schemas']['LayerRate'];
 export type Lesson = components['schemas']['Lesson'];
@@ -1976,6 +2123,7 @@ export type MissingFact = components['schemas']['MissingFact'];
 export type ModelEntry = components['schemas']['ModelEntry'];
 export type ModelSpec = components['schemas']['ModelSpec'];
 export type ModelView = components['schemas']['ModelView'];
+export type Most = components['schemas']['Most'];
 export type Norm = components['schemas']['Norm'];
 export type Numerics = components['schemas']['Numerics'];
 export type Objective = components['schemas']['Objective'];
@@ -1985,6 +2133,7 @@ export type Origin = components['schemas']['Origin'];
 export type ParetoView = components['schemas']['ParetoView'];
 export type PartTime = components['schemas']['PartTime'];
 export type PartialView = components['schemas']['PartialView'];
+export type Phase = components['schemas']['Phase'];
 export type Plan = components['schemas']['Plan'];
 export type Position = components['schemas']['Position'];
 export type Prediction = components['schemas']['Prediction'];
@@ -2012,6 +2161,7 @@ export type Scaling = components['schemas']['Scaling'];
 export type Schedule = components['schemas']['Schedule'];
 export type Scope = components['schemas']['Scope'];
 export type Sensitivity = components['schemas']['Sensitivity'];
+export type Setting = components['schemas']['Setting'];
 export type SizePoint = components['schemas']['SizePoint'];
 export type Source = components['schemas']['Source'];
 export type SpaceView = components['schemas']['SpaceView'];
@@ -2041,5 +2191,9 @@ export type Wall = components['schemas']['Wall'];
 export type WhoamiView = components['schemas']['WhoamiView'];
 export type Window = components['schemas']['Window'];
 export type Winner = components['schemas']['Winner'];
+export type MeshtuneTunerPredictionFitChange = components['schemas']['meshtune__tuner__prediction__fit__Change'];
+export type MeshtuneTunerPredictionFitEffect = components['schemas']['meshtune__tuner__prediction__fit__Effect'];
+export type MeshtuneTunerResultsAnalysisKnobEffectsChange = components['schemas']['meshtune__tuner__results__analysis__knob_effects__Change'];
+export type MeshtuneTunerResultsAnalysisKnobEffectsEffect = components['schemas']['meshtune__tuner__results__analysis__knob_effects__Effect'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

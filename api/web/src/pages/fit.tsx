@@ -1,0 +1,160 @@
+/** Whether a training fits: model, devices and method are asked, and nothing of a campaign is read. All of it is predicted. */
+import { useState } from "preact/hooks";
+import { post } from "../api/client";
+import { Problem, unreachable } from "../api/problem";
+import type { Fit, FitAnswer, LargestModel, Setting } from "../api/types";
+import { bytes, count, number, probability, stepTime, tokensPerS } from "../format";
+import { Button, Card, Field } from "../ui/basics";
+import { ErrorState } from "../ui/states";
+import { Title } from "../ui/title";
+
+const METHODS = ["full", "lora", "qlora"];
+const PROGRAMS = ["fsdp", "deepspeed", "megatron", "torchtitan", "trl", "unsloth", "axolotl", "llama_factory", "ms_swift", "torchtune"];
+const PHASES = [
+  ["load", "loading"],
+  ["first_step", "first step"],
+  ["steady", "later steps"],
+  ["checkpoint", "writing a checkpoint"],
+] as const;
+
+export function FitPage() {
+  const [words, setWords] = useState({ model: "", on: "", seq: "4096", method: "full", program: "fsdp" });
+  const [answer, setAnswer] = useState<FitAnswer | null>(null);
+  const [problem, setProblem] = useState<Problem | null>(null);
+  const [busy, setBusy] = useState(false);
+  const ask = async () => {
+    setBusy(true);
+    try {
+      setAnswer(await post<FitAnswer>("fit", { body: { ...words, seq: Number(words.seq) } }));
+      setProblem(null);
+    } catch (error) {
+      setProblem(error instanceof Problem ? error : unreachable(error));
+    }
+    setBusy(false);
+  };
+  const input = (name: keyof typeof words, placeholder = "") => (
+    <input name={name} value={words[name]} placeholder={placeholder} onInput={(event) => setWords({ ...words, [name]: event.currentTarget.value })} />
+  );
+  const select = (name: keyof typeof words, values: readonly string[]) => (
+    <select name={name} value={words[name]} onChange={(event) => setWords({ ...words, [name]: event.currentTarget.value })}>
+      {values.map((value) => (
+        <option key={value}>{value}</option>
+      ))}
+    </select>
+  );
+  return (
+    <>
+      <div class="page-head">
+        <Title>Does it fit?</Title>
+      </div>
+      <Card>
+        <form
+          class="form"
+          onSubmit={(event) => {
+            event.preventDefault();
+            void ask();
+          }}
+        >
+          <Field label="Model" hint="Without one: the largest that fits.">
+            {input("model", "Qwen/Qwen3-32B")}
+          </Field>
+          <Field label="Devices">{input("on", "8xH100")}</Field>
+          <Field label="Tokens of a row">{input("seq")}</Field>
+          <Field label="Method">{select("method", METHODS)}</Field>
+          <Field label="Program">{select("program", PROGRAMS)}</Field>
+          <Button type="submit" kind="primary" busy={busy} disabled={!words.on.trim() || !(Number(words.seq) >= 1)}>
+            Predict
+          </Button>
+        </form>
+      </Card>
+      {problem && <ErrorState problem={problem} onRetry={() => void ask()} />}
+      {!problem && answer?.fit && <Answer fit={answer.fit} />}
+      {!problem && answer && answer.largest.length > 0 && <Largest found={answer.largest} />}
+    </>
+  );
+}
+
+function Answer({ fit }: { fit: Fit }) {
+  const { best, enough } = fit;
+  return (
+    <Card title={`${fit.model} on ${fit.cluster}: ${fit.fits ? "fits" : "nothing fits"}`} testid="fit">
+      {!fit.fits && <p>{enough ? `It would fit with ${enough.words}: ${bytes(enough.peak_bytes)}.` : "No change that is known would make it fit."}</p>}
+      <p>
+        {fit.fits ? "The fastest that is safe" : "The nearest"}: <strong>{best.words}</strong> <code>{best.plan_key}</code>
+      </p>
+      <Speed setting={best} />
+      <Memory setting={best} />
+      {fit.micro_batch_size && <p>Largest micro-batch: {`${count(fit.micro_batch_size.value)}, with ${fit.micro_batch_size.setting.words}`}</p>}
+      {fit.seq_len_most && <p>Longest sequence: {`${count(fit.seq_len_most.value)}, with ${fit.seq_len_most.setting.words}`}</p>}
+      {fit.changes.length > 0 && (
+        <table class="compact">
+          <caption>What to change, each alone</caption>
+          <thead>
+            <tr>
+              <th>Change</th>
+              <th class="num">Peak</th>
+              <th class="num">Freed</th>
+              <th class="num">P(fits)</th>
+              <th class="num">Step</th>
+              <th>Effect</th>
+            </tr>
+          </thead>
+          <tbody>
+            {fit.changes.map((one) => (
+              <tr key={one.words}>
+                <td>{one.words}</td>
+                <td class="num">{bytes(one.peak_bytes)}</td>
+                <td class="num">{bytes(one.gain_bytes)}</td>
+                <td class="num">{probability(one.p_fits)}</td>
+                <td class="num">{one.time_share === null ? "" : `${(100 * one.time_share).toFixed(0)} %`}</td>
+                <td>{one.effect === "none" ? "" : one.effect}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      <p class="muted small">{fit.basis}</p>
+    </Card>
+  );
+}
+
+function Speed({ setting }: { setting: Setting }) {
+  if (!setting.step_s || !setting.tokens_per_s) return null;
+  const energy = setting.wh_per_1e9_tokens === null ? "" : `, ${number(setting.wh_per_1e9_tokens / 1000)} kWh per 1e9 tokens`;
+  return <p>{`A step of ${stepTime(setting.step_s.value)}, ${tokensPerS(setting.tokens_per_s.value)}${energy}`}</p>;
+}
+
+function Memory({ setting }: { setting: Setting }) {
+  const parts = Object.entries(setting.parts_bytes).filter(([, size]) => size > 0);
+  return (
+    <table class="compact">
+      <caption>{`Peak memory of a device: ${bytes(setting.peak_bytes.value)}, P(fits) ${probability(setting.p_fits)}`}</caption>
+      <tbody>
+        {PHASES.map(([phase, words]) => (
+          <tr key={phase}>
+            <th scope="row">{words}</th>
+            <td class="num">{bytes(setting.phases_bytes[phase])}</td>
+          </tr>
+        ))}
+        {parts.map(([part, size]) => (
+          <tr key={part}>
+            <td>of a step: {part}</td>
+            <td class="num">{bytes(size)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function Largest({ found }: { found: readonly LargestModel[] }) {
+  return (
+    <Card title="The largest model that fits, by method" testid="fit">
+      {found.map((one) => (
+        <p key={one.method}>
+          {one.method}: <strong>{one.model ?? "none"}</strong> {one.setting?.words}
+        </p>
+      ))}
+    </Card>
+  );
+}
