@@ -10,7 +10,7 @@ table."""
 from __future__ import annotations
 
 import argparse
-import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
 from meshtune.runners.documents import read_value
 from meshtune.runners.programs.named_models import model_named
@@ -42,7 +43,7 @@ from meshtune.search_spaces.recipe import Adapter, Companion, Recipe, Role
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs/explanation/fit.md"
-FILES = sorted((HERE / "fit_reports").glob("*.toml"))
+FILES, ASIDE = (sorted((HERE / "fit_reports").glob(pattern)) for pattern in ("*.toml", "aside/*.toml"))
 COUNTERS = {"allocated": Reports.ALLOCATED, "reserved": Reports.RESERVED}
 STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 # Their default was torch's AdamW without `fused` at the time of the reports (TrainingArguments.optim, adamw_torch). Of
@@ -52,6 +53,7 @@ FOREACH = ("trl", "transformers", "ms_swift", "llama_factory", "axolotl", "peft"
 # Of these, adapters share a product's input; others go through PEFT.
 SHARED_INPUTS = ("torchtune", "unsloth")
 GIB = 2**30
+console = Console(width=None if sys.stdout.isatty() else 240, highlight=False, markup=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +181,33 @@ def table(rows: Sequence[Predicted]) -> str:
             f"| {one['id']} | {what} | {'' if reported is None else f'{reported:.1f}'} | {row.peak_gib:.1f} | {fits} | "
             f"{row.p_fits:.2f} |"
         )
-    sums = [f"| {name} | {value:.3g} |" for name, value in figures(rows).items()]
-    return "\n".join([*lines, "", "| figure | value |", "|---|---|", *sums])
+    return "\n".join(lines)
 
 
-def read_reports(files: Sequence[Path]) -> list[dict[str, Any]]:
-    return [report for file in files for report in tomllib.loads(file.read_text(encoding="utf-8"))["report"]]
+def sums(rows: Sequence[Predicted]) -> str:
+    each = [f"| {name} | {value:.3g} |" for name, value in figures(rows).items()]
+    return "\n".join(["| figure | value |", "|---|---|", *each])
+
+
+def read_reports(files: Sequence[Path]) -> tuple[list[Predicted], list[str]]:
+    """The predictions, and why there is none for the others."""
+    rows, left = [], []
+    for report in (one for file in files for one in tomllib.loads(file.read_text(encoding="utf-8"))["report"]):
+        try:
+            rows.append(predicted(report))
+        except InvalidValue as error:
+            left.append(f"{report['id']}: {error}")
+    return rows, left
+
+
+def page(files: Sequence[Path]) -> str:
+    rows, left = read_reports(files)
+    aside, unread = read_reports(ASIDE)
+    told = f"Left out, since the model, the device or the optimizer has no name here: {len(left)}."
+    second = (
+        f"A second set, `benchmarks/fit_reports/aside`, predicted after the formulas stood (left out: {len(unread)}):"
+    )
+    return "\n\n".join([table(rows), sums(rows), told, second, sums(aside)])
 
 
 def main() -> None:
@@ -193,26 +216,19 @@ def main() -> None:
     parser.add_argument("--update", action="store_true")
     parser.add_argument("--parts", action="store_true")
     given = parser.parse_args()
-    rows = []
-    for report in read_reports(given.files):
-        try:
-            rows.append(predicted(report))
-        except InvalidValue as error:
-            print(f"{report['id']}: {error}")
-    if given.parts:
-        for row in sorted(rows, key=lambda row: row.error or 0.0):
-            parts = " ".join(f"{name} {size:.1f}" for name, size in row.parts.items() if size >= 0.05)
-            said = row.report.get("reported_gib", "")
-            mark = "" if row.right else "  WRONG"
-            print(f"{row.report['id']}: {said} / {row.peak_gib:.1f} P {row.p_fits:.2f} [{parts}]{mark}")
-    text = table(rows)
-    print(text)
+    rows, left = read_reports(given.files)
+    for words in left:
+        console.print(words)
+    for row in sorted(rows, key=lambda row: row.error or 0.0) if given.parts else ():
+        parts = " ".join(f"{name} {size:.1f}" for name, size in row.parts.items() if size >= 0.05)
+        said = row.report.get("reported_gib", "")
+        mark = "" if row.right else "  WRONG"
+        console.print(f"{row.report['id']}: {said} / {row.peak_gib:.1f} P {row.p_fits:.2f} [{parts}]{mark}")
+    console.print(f"{table(rows)}\n\n{sums(rows)}")
     if given.update:
-        page = PAGE.read_text(encoding="utf-8")
-        made = re.sub(
-            r"(<!-- figures -->\n).*?(\n<!-- end -->)", lambda match: match[1] + text + match[2], page, flags=re.S
-        )
-        PAGE.write_text(made, encoding="utf-8")
+        before, after = PAGE.read_text(encoding="utf-8").split("<!-- figures -->")
+        end = after[after.index("<!-- end -->") :]
+        PAGE.write_text(f"{before}<!-- figures -->\n{page(given.files)}\n{end}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -55,6 +55,9 @@ POSTGRES_CODES: dict[str, tuple[str, bool]] = {
 # A server that answers a connection with a refusal says FATAL; these refusals pass, the others (a wrong password,
 # an unknown database or user) do not.
 _PASSING_REFUSALS = ("starting up", "shutting down", "recovery", "too many", "remaining connection slots")
+# So does a server whose disk has no room for the cache of its catalog that a connection writes
+# (src/backend/utils/cache/relcache.c, write_item).
+_NO_ROOM = "could not write init file"
 
 
 class StoreError(UserError):
@@ -140,6 +143,8 @@ def _translated(error: DBAPIError, database: str) -> StoreError:
         known = POSTGRES_CODES.get(state) or POSTGRES_CODES.get(state[:2])
     elif error.statement is None or error.connection_invalidated or _is_operational(driver):
         text = str(driver)
+        if _NO_ROOM in text:
+            return StoreUnavailable(f"{database} has a full disk ({_first_line(driver)})", transient=True)
         refused = "FATAL:" in text and not any(refusal in text for refusal in _PASSING_REFUSALS)
         passing = _is_operational(driver) and not refused
         return StoreUnavailable(f"{database} cannot be reached: {_first_line(driver)}", transient=passing)
