@@ -102,7 +102,7 @@ def recipe_of(report: Mapping[str, Any]) -> Recipe:
         trained_ends=lora and report.get("trained_ends", False),
         optimizer="adamw_foreach" if foreach else report["optimizer"],
         offload=report.get("offload", "none"),
-        offload_activations=report.get("offload_activations", False),
+        offload_activations=report.get("offload_activations", program == "unsloth" and report["recompute"] == "full"),
         fused_loss=report.get("fused_loss", False),
         loss_kernel=report.get("loss_kernel", program == "torchtune"),
         layer_kernels=report.get("layer_kernels", report.get("fused_loss", False) or program == "unsloth"),

@@ -13,7 +13,7 @@ from meshtune.search_spaces.recipe import PLAIN, Recipe
 
 # What PyTorch's allocator can fill of a rank's device: the rest is what it cannot use, and what is outside of it. A CPU
 # rank has its cap. See docs/explanation/physics-memory.md.
-USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.9, DeviceKind.XPU: 0.9}
+USABLE_SHARE = {DeviceKind.CPU: 1.0, DeviceKind.CUDA: 0.95, DeviceKind.XPU: 0.95}
 # What a rank holds outside of that allocator: the driver's context (0.71 GB on an H100, docs/gpu.md), and with other
 # ranks communicators of all of them and of tensor or data parallelism. NCCL's has some 24 channels on NVLink, each with
 # a connection in a ring and two in a tree, of 10 MiB where it receives and 2 where it sends (NVIDIA/nccl issue 1685
