@@ -95,7 +95,7 @@ class _Parser:
         self._names: dict[str, None] = {}
 
     def parse(self) -> Condition:
-        holds = self._either()
+        holds = self._joined()
         if (left := self._tokens[self._next]).kind != "end":
             raise self._wrong(left.at, f"{left.text!r} is not expected here")
         return Condition(self._text, tuple(self._names), holds)
@@ -121,17 +121,14 @@ class _Parser:
             return token
         return None
 
-    def _either(self) -> Callable[[ColumnsByName], Any]:
-        parts = [self._both()]
-        while self._take("or"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else lambda column: np.logical_or.reduce([one(column) for one in parts])
+    def _joined(self, joint: str = "or") -> Callable[[ColumnsByName], Any]:
+        def part() -> Callable[[ColumnsByName], Any]:
+            return self._joined("and") if joint == "or" else self._single()
 
-    def _both(self) -> Callable[[ColumnsByName], Any]:
-        parts = [self._single()]
-        while self._take("and"):
-            parts.append(self._single())
-        return parts[0] if len(parts) == 1 else lambda column: np.logical_and.reduce([one(column) for one in parts])
+        parts, join = [part()], np.logical_or if joint == "or" else np.logical_and
+        while self._take(joint):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else lambda column: join.reduce([one(column) for one in parts])
 
     def _single(self) -> Callable[[ColumnsByName], Any]:
         self._depth += 1
@@ -142,7 +139,7 @@ class _Parser:
                 inner = self._single()
                 return lambda column: np.logical_not(inner(column))
             if self._take("("):
-                inner = self._either()
+                inner = self._joined()
                 self._expect(")")
                 return inner
             return self._comparison()

@@ -269,16 +269,13 @@ class KnobSet(Sequence[Knob]):
 
     def problems(self, columns: Columns, plan: Plan, devices_per_node: int) -> list[tuple[str, str]]:
         """What is wrong with the knobs of a plan, by knob. columns: of the plan alone."""
-        problems = []
-        codes = np.zeros((1, len(self._knobs)), dtype=np.int64)
+        problems, codes = [], self.known_codes([plan])
         for name, value in plan.knobs.items():
             knob = self.named(name)
             if knob is None:
                 problems.append((name, f"{name} is no knob of the spec; {did_you_mean(name, self.names)}"))
-            elif (place := knob.position(value)) is None:
+            elif not codes[0, self._at[name]]:
                 problems.append((name, f"{name}({word(value)}) is not among {listed(map(word, knob.values))}"))
-            else:
-                codes[0, self._at[name]] = place + 1
         for at in self._order:
             knob, given = self._knobs[at], codes[0, at] > 0
             if knob.name in SIZES:

@@ -314,10 +314,8 @@ class Space(Sequence[Plan]):
 
     def _active(self, plan: Plan) -> KnobValues:
         columns, per_node = columns_of([plan]), self.context.cluster.devices_per_node
-        codes = self.knobs.defaults[None, :].copy()
-        for at, knob in enumerate(self.knobs):
-            if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
-                codes[0, at] = place + 1
+        known = self.knobs.known_codes([plan])
+        codes = np.where(known > 0, known, self.knobs.defaults)
         return self.knobs.values_of(self.knobs.canonical(columns, codes, per_node)[0].tolist())
 
     def _devices_of(self, plan: Plan) -> int:
