@@ -117,6 +117,7 @@ def _rank(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
 def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
     wanted = options.select.replace(_PER_NODE, str(spec.processes_per_node))
     select = ":".join(part for part in (f"select={spec.nodes}", wanted) if part)
+    minutes, seconds = divmod(ceil(spec.time_limit_s + BACKSTOP_S), 60)
     # A user cannot set a comment.
     labels = ",".join(f"MESHTUNE_{name.upper()}={value}" for name, value in spec.labels.items())
     return [
@@ -126,7 +127,7 @@ def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
         *([f"-A {options.project}"] if options.project else []),
         f"-l {select}",
         f"-l place={options.place}",
-        f"-l walltime={_clock(spec.time_limit_s + BACKSTOP_S)}",
+        f"-l walltime={minutes // 60:02}:{minutes % 60:02}:{seconds:02}",
         *([f"-l filesystems={options.filesystems}"] if options.filesystems else []),
         # One log, written in place as the job goes; no second run; no mail, which the end of a job can cause.
         *("-j oe", "-k doe", f"-o {shlex.quote(str(spec.directory / LOG_FILE))}", "-r n", "-m n"),
@@ -146,11 +147,6 @@ _MEETING = f"""\
 address=$(head -n 1 "$PBS_NODEFILE")
 port=$(({FIRST_PORT} + ${{PBS_JOBID%%[!0-9]*}} % {PORTS}))
 """
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(ceil(seconds), 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
 def _is_template(text: str) -> bool:
