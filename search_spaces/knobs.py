@@ -114,26 +114,19 @@ class KnobSet(tuple[Knob, ...]):
     def _ordered(self) -> tuple[tuple[int, ...], list[str]]:
         """The knobs with those that their conditions name before them, and a circle where there is one."""
         done: dict[int, None] = {}
-        path: list[int] = []
-        circle: list[str] = []
 
-        def visit(at: int) -> None:
-            if at in done or circle:
-                return
+        def visit(at: int, *path: int) -> list[str]:
             if at in path:
-                circle.extend(self[one].name for one in [*path[path.index(at) :], at])
-                return
-            path.append(at)
-            condition = self._conditions.get(at)
+                return [self[one].name for one in (*path[path.index(at) :], at)]
+            condition = None if at in done else self._conditions.get(at)
             for name in condition.names if condition else ():
-                if name in self._at:
-                    visit(self._at[name])
-            path.pop()
+                if name in self._at and (circle := visit(self._at[name], *path, at)):
+                    return circle
             done[at] = None
+            return []
 
-        for at in range(len(self)):
-            visit(at)
-        return tuple(done), circle
+        circles = [circle for at in range(len(self)) if (circle := visit(at))]
+        return tuple(done), circles[0] if circles else []
 
     def _is_active(self, at: int, columns: Columns, codes: Codes, devices_per_node: int) -> BoolColumn:
         condition = self._conditions.get(at)
