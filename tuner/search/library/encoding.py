@@ -79,11 +79,11 @@ class Encoding:
             choices[name] = features
             ranks.append(positions.astype(np.int64))
         rows = np.stack(ranks, axis=1) if ranks else np.zeros((len(plans), 0), dtype=np.int64)
-        positions = {row.tobytes(): at for at, row in enumerate(rows)}
+        places = {row.tobytes(): at for at, row in enumerate(rows)}
         # What is left out must follow from what is searched, else two plans would be one to the surrogate.
-        assert len(positions) == len(rows), f"{sorted(choices)} do not identify a plan"
+        assert len(places) == len(rows), f"{sorted(choices)} do not identify a plan"
         words = frozenset(name for name, features in choices.items() if isinstance(features[0], str))
-        return cls(choices, fixed, rows, words, {knob.name: knob for knob in plans.knobs}, positions)
+        return cls(choices, fixed, rows, words, {knob.name: knob for knob in plans.knobs}, places)
 
     def features(self, index: int) -> Features:
         return {
