@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
+from meshtune.tuner.campaign.units import gibibytes, interval_s, interval_text, number, percent, seconds
 from meshtune.tuner.cli.render.display import runs_text, shares_text
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED
@@ -116,18 +116,6 @@ def exact_memory_parts(exact: ExactMemory) -> list[Table | Text]:
 def ranked_by(*, known: bool) -> str:
     """The order of predictions. known: their times are."""
     return "ranked by tokens/s x P(fits)" if known else "ranked by memory alone, since no times can be predicted"
-
-
-def interval_s(value: Estimate) -> str:
-    return interval_text(seconds(value.value), seconds(value.low), seconds(value.high))
-
-
-def interval_text(value: str, low: str, high: str) -> str:
-    """The unit stands once where all three share it."""
-    words = [text.split(" ") for text in (value, low, high)]
-    if all(len(pair) == 2 and pair[1] == words[0][1] for pair in words):
-        low, high = words[1][0], words[2][0]
-    return f"{value} ({low} - {high})"
 
 
 def _best_table(quote: Quote) -> Table:
