@@ -267,16 +267,17 @@ def _of_recipe(recipe: Recipe) -> dict[str, tuple[Effect, dict[str, Any]]]:
 
 
 def _enough(question: FitQuestion, own: Setting, changes: Sequence[Setting]) -> Setting | None:
-    """The first change that is enough alone; else with any plan one of the recipe, or the first ones together."""
+    """The first change that is enough alone; else in any layout one of the recipe, or the first ones together."""
     if first := next((one for one in changes if one.safe), None):
         return first
     recipe, offered = question.spec.training, _of_recipe(question.spec.training)
+    layouts = _layouts(question.space)
     useful = [one.words for one in changes if one.words in offered]
     for taken in [*([words] for words in useful), *(useful[:count] for count in range(2, len(useful) + 1))]:
         fields: dict[str, Any] = {}
         for words in taken:
             fields |= offered[words][1]
-        changed = question.best(question.space.columns, replace(recipe, **fields))
+        changed = question.best(layouts, replace(recipe, **fields))
         if changed.safe:
             effect = max((offered[words][0] for words in taken), key=list(Effect).index)
             return changed.against(own, " and ".join(taken), effect)

@@ -48,9 +48,8 @@ SEQ_LEN = 4096
 # Rows of a step, where nobody says how many: a usual number, and at least one for each device.
 BATCH = 64
 EXPERT_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
-MAX_LENGTHS = 1_000_000
-# Some seconds of a core.
-MAX_PLANS = 50_000
+# Ten seconds of a core.
+MAX_PLANS = 20_000
 # Of a model or a folder, and of devices.
 MAX_NAME = 500
 
@@ -91,7 +90,6 @@ class FitWords(Closed):
         checks.require(self.program in PROGRAMS, "program", known)
         for name in ("model", "on"):
             checks.require(len(getattr(self, name)) <= MAX_NAME, name, f"has more than {MAX_NAME} letters")
-        checks.require(len(self.lengths) <= MAX_LENGTHS, "lengths", f"has more than {MAX_LENGTHS} rows")
 
 
 def said(**given: Any) -> FitWords:
