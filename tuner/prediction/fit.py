@@ -156,11 +156,11 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitAnswer:
-    """fit: of the model that was named; null where none was. largest: else the largest model that fits, by method; null
-    where none does."""
+    """fit: of the model that was named. largest: where none was, the largest model that fits, by method; null where none
+    does."""
 
     fit: Fit | None = None
-    largest: Mapping[str, Setting | None] = field(default_factory=dict)
+    largest: Mapping[str, Setting | None] | None = None
 
 
 def fit(question: FitQuestion) -> Fit:
