@@ -3,9 +3,10 @@ one recipe, predicted for all plans of a program at once. Nothing is run or stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,9 @@ from meshtune.tuner.prediction.predict import Basis, Prediction, foresee, traini
 
 # "OOM after hundreds of steps": of a hundred micro-batches one has a row that is longer.
 LONGEST = 0.99
-MICRO_BATCHES = tuple(size for power in range(11) for size in (2**power, 3 * 2**power // 2) if size > 1 or not power)
-# Sequences are multiples of it, and no longer than so many of it: 4 Mi tokens.
-SEQUENCE, MAX_SEQUENCES = 256, 2**14
+MICRO_BATCHES = range(1, 2**10 + 1)
+# To 4 Mi tokens.
+SEQUENCES = range(2**8, 2**22 + 1, 2**8)
 # A change that frees less than this share of the peak helps nobody.
 LEAST_GAIN = 0.01
 TOKENS = 1e9
@@ -169,7 +170,9 @@ def fit(question: FitQuestion) -> Fit:
     given = None if spec.baseline is None else question.best(columns_of([spec.baseline]))
     start = given or best
     changes = _changes(question, start)
-    enough = None if best.safe else _enough(question, start, changes)
+    # Else of the recipe, in any layout.
+    more = chain(changes, () if best.safe else _of_recipe(question, start, _layouts(space)))
+    enough = None if best.safe else next((one for one in more if one.safe), None)
     needs = () if best.safe or enough else memory_needs(space, training_of(spec), basis.calibration)
     return Fit(
         cluster=f"{spec.cluster.devices} x {spec.cluster.device.name}",
@@ -224,14 +227,7 @@ def _largest_micro_batch(question: FitQuestion) -> Setting | None:
 def _longest_sequence(question: FitQuestion) -> Setting | None:
     """Of rows that are all as long, in the least micro-batch."""
     layouts, recipe = _layouts(question.space), replace(question.spec.training, mean_tokens=0)
-
-    def setting_of(length: int) -> Setting:
-        return question.best(layouts, recipe, length)
-
-    power = _largest([SEQUENCE * 2**power for power in range(MAX_SEQUENCES.bit_length())], setting_of)
-    if power is None:
-        return None
-    return _largest(range(power.seq_len, 2 * power.seq_len, max(SEQUENCE, power.seq_len // 16)), setting_of)
+    return _largest(SEQUENCES, lambda tokens: question.best(layouts, recipe, tokens))
 
 
 def _changes(question: FitQuestion, own: Setting) -> tuple[Setting, ...]:
@@ -244,41 +240,24 @@ def _changes(question: FitQuestion, own: Setting) -> tuple[Setting, ...]:
         if near.any():
             changed = question.best(rows(every, near))
             found.append(changed.against(own, plan_words(changed.prediction.plan, axis)))
-    recipe = question.spec.training
-    for words, (effect, fields) in _of_recipe(recipe).items():
-        found.append(question.best(alone, replace(recipe, **fields)).against(own, words, effect))
+    found += _of_recipe(question, own, alone)
     helpful = [one for one in found if one.gain_bytes >= LEAST_GAIN * own.prediction.peak_bytes.value]
     return tuple(sorted(helpful, key=lambda one: (one.effect is Effect.TRAINED, round(one.time_share or 0.0, 2))))
 
 
-def _of_recipe(recipe: Recipe) -> dict[str, tuple[Effect, dict[str, Any]]]:
-    """Fields of the recipe by what is said of them. Those that change nothing free no memory, so they are left out."""
+def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterator[Setting]:
+    """Changes of the recipe, in the best of these plans."""
+    recipe = question.spec.training
     lora = {"adapter": recipe.adapter or Adapter(), "frozen_layers": 0, "frozen_embedding": False, "frozen_head": False}
-    quantized = Effect.TRAINED if recipe.adapter is None else Effect.NUMERICS
-    return {
-        "fused loss (Liger, Cut CE)": (Effect.NONE, {"fused_loss": True}),
-        "activations offloaded": (Effect.NONE, {"offload_activations": True}),
-        "optimizer offloaded": (Effect.NONE, {"offload": Offload.OPTIMIZER}),
-        "optimizer and weights offloaded": (Effect.NONE, {"offload": Offload.WEIGHTS}),
-        "8-bit optimizer": (Effect.NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
-        "LoRA of rank 16 in place of all weights": (Effect.TRAINED, lora),
-        "LoRA on a base of 4 bits (QLoRA)": (quantized, {**lora, "base_bits": 4}),
-    }
-
-
-def _enough(question: FitQuestion, own: Setting, changes: Sequence[Setting]) -> Setting | None:
-    """The first change that is enough alone; else in any layout one of the recipe, or the first ones together."""
-    if first := next((one for one in changes if one.safe), None):
-        return first
-    recipe, offered = question.spec.training, _of_recipe(question.spec.training)
-    layouts = _layouts(question.space)
-    useful = [one.words for one in changes if one.words in offered]
-    for taken in [*([words] for words in useful), *(useful[:count] for count in range(2, len(useful) + 1))]:
-        fields: dict[str, Any] = {}
-        for words in taken:
-            fields |= offered[words][1]
-        changed = question.best(layouts, replace(recipe, **fields))
-        if changed.safe:
-            effect = max((offered[words][0] for words in taken), key=list(Effect).index)
-            return changed.against(own, " and ".join(taken), effect)
-    return None
+    offered: Sequence[tuple[str, Effect, dict[str, Any]]] = (
+        ("fused loss (Liger, Cut CE)", Effect.NONE, {"fused_loss": True}),
+        ("activations offloaded", Effect.NONE, {"offload_activations": True}),
+        ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
+        ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
+        ("8-bit optimizer", Effect.NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
+        ("LoRA of rank 16 in place of all weights", Effect.TRAINED, lora),
+        ("LoRA on a base of 4 bits (QLoRA)", Effect.TRAINED, {**lora, "base_bits": 4}),
+    )
+    for words, effect, fields in offered:
+        kind = Effect.NUMERICS if effect is Effect.TRAINED and recipe.adapter else effect
+        yield question.best(columns, replace(recipe, **fields)).against(own, words, kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, prod
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,6 @@ from meshtune.runners.programs.named_models import model_named, preset_named
 from meshtune.runners.programs.recipes import MODULES
 from meshtune.runners.programs.table import table_of
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
-from meshtune.search_spaces.bounds import DEFAULT_MICRO_BATCHES
 from meshtune.search_spaces.checks import (
     Checks,
     Closed,
@@ -32,13 +31,11 @@ from meshtune.search_spaces.checks import (
     raising,
 )
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.constants import UNCALIBRATED
-from meshtune.search_spaces.physics.estimate import log_peak
-from meshtune.search_spaces.physics.training import usable_bytes
 from meshtune.search_spaces.presets import cluster_on, described, model_presets
 from meshtune.search_spaces.recipe import LINEAR, Optimizer, Target
-from meshtune.tuner.campaign.spec import CampaignSpec, space_of
+from meshtune.tuner.campaign.spec import space_of
 from meshtune.tuner.prediction.fit import FitAnswer, FitQuestion, Setting, fit
+from meshtune.tuner.prediction.memory_needs import sure_plans
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.specs.launch_draft import cluster_here, devices_here, draft_launch
 from meshtune.tuner.specs.read import read_spec
@@ -114,6 +111,7 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
         model = model_named(name) if here else preset_named(name)
     cluster = _cluster(words, here=here)
     devices, nodes, experts = _devices(cluster), cluster.get("nodes", 1), model.get("experts") or 1
+    plain = {"micro_batch_size": words.micro_batch, "zero_stage": program["zero_stage"] if devices > 1 else 0}
     return {
         "name": "fit",
         "model": {**model, "seq_len": words.seq or max(words.lengths, default=SEQ_LEN)},
@@ -126,6 +124,7 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
             "zero_group": [0, *[devices // nodes] * (nodes > 1)],
             "ep": [degree for degree in EXPERT_PARALLEL if experts % degree == 0],
         },
+        "baseline": plain if words.micro_batch else None,
         "workload": {"kind": "command", "framework": program["framework"]},
     }
 
@@ -168,8 +167,8 @@ def _of_adapter(file: Path) -> tuple[str, dict[str, Any]]:
         raise InvalidValue([Problem(str(file), "must be a mapping")])
     whole = (file.parent / "config.json").is_file()
     base = str(file.parent) if whole else str(config.get("base_model_name_or_path") or "")
-    adapter = {"rank": config.get("r", 8), "targets": targets_of(config.get("target_modules"))}
-    return base, adapter | ({"dora": True} if config.get("use_dora") else {})
+    targets = targets_of(config.get("target_modules"))
+    return base, {"rank": config.get("r", 8), "targets": targets, "dora": config.get("use_dora") is True}
 
 
 def targets_of(modules: object) -> list[str]:
@@ -184,8 +183,9 @@ def launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[s
     InvalidValue."""
     with raising(lambda told: InvalidValue([Problem(str(file), told)]), "", CannotRead):
         imported = read_source(file, given=os.environ)
-    length = words.seq or max(words.lengths, default=None)
-    answers = _said({"model.seq_len": length, "global_batch_size": words.batch})
+    length, size = words.seq or max(words.lengths, default=None), words.micro_batch
+    answers = {"model.seq_len": length, "global_batch_size": words.batch, "baseline.micro_batch_size": size}
+    answers = _said(answers)
     # Devices that no option names are those of a scheduler's job, else of this machine.
     own = not words.on and imported.runner.get("kind", "local") != "local"
     cluster = None if own else _cluster(words, here=True)
@@ -217,44 +217,23 @@ def answer(words: FitWords) -> FitAnswer:
 
 
 def question_of(document: Mapping[str, Any], words: FitWords, notes: Sequence[str] = ()) -> FitQuestion:
-    """The user's setting is a launch's, or the program's plain one of the micro-batch that is said. Raises InvalidSpec,
-    InvalidValue."""
-    size = words.micro_batch
-    if size is not None:
-        tried = document.get("space", {}).get("micro_batch_size", DEFAULT_MICRO_BATCHES)
-        document = merged(document, {"space": {"micro_batch_size": sorted({*tried, size})}})
+    """Raises InvalidSpec, InvalidValue."""
     spec, space = read_spec(document, None)
     if len(space) > MAX_PLANS:
         raise InvalidValue([Problem("", f"{len(space)} plans are legal, more than the {MAX_PLANS} that are judged")])
-    if size is not None:
-        c = space.columns
-        order = np.lexsort((c["zero_group"], -c["zero_stage"], c["tp"] * c["pp"] * c["cp"], c["recompute"]))
-        plain = next((row for row in order if c["micro_batch_size"][row] == size), None)
-        if plain is None:
-            told = f"is {size}, which no legal plan of global batch {spec.global_batch_size} has: see --batch"
-            raise InvalidValue([Problem("micro_batch", told)])
-        spec = replace(spec, baseline=space.plan(int(plain)))
     return FitQuestion(spec=spec, space=space, lengths=words.lengths, notes=tuple(notes))
 
 
 def largest_models(words: FitWords) -> dict[str, Setting | None]:
-    """Of the presets that people find on the Hub, and no shapes of papers, by method. Raises InvalidSpec,
-    InvalidValue."""
+    """Of the presets that people find on the Hub, and no shapes of papers, by method; of rows that are all as long.
+    Raises InvalidSpec, InvalidValue."""
     on_hub = (entry for entry in model_presets().values() if entry.get("hub"))
     models = sorted((read_value(ModelSpec, described(entry)) for entry in on_hub), key=lambda model: -model.parameters)
-    found = {}
+    found: dict[str, Setting | None] = {}
     for method in Method:
-        spec = read_spec(spec_document(replace(words, model=models[-1].name, method=method)), None)[0]
-        own = (replace(spec, model=replace(model, seq_len=spec.model.seq_len)) for model in models)
-        found[str(method)] = next(filter(None, (_safe(one, words.lengths) for one in own)), None)
+        small = replace(words, model=models[-1].name, method=method, lengths=())
+        spec = read_spec(spec_document(small), None)[0]
+        alike = (replace(spec, model=replace(model, seq_len=spec.model.seq_len)) for model in models)
+        own = next((one for one in alike if sure_plans(space_of(one), training_of(one))), None)
+        found[method] = own and FitQuestion(spec=own, space=space_of(own)).best(space_of(own).columns)
     return found
-
-
-def _safe(spec: CampaignSpec, lengths: tuple[int, ...]) -> Setting | None:
-    """The best setting, where one is safe: not where the shortest rows are too much already."""
-    shortest = replace(spec.model, seq_len=min(lengths, default=spec.model.seq_len))
-    training, space = training_of(replace(spec, model=shortest)), space_of(spec)
-    if not space or exp(log_peak(training, space.columns, UNCALIBRATED.constants).min()) > usable_bytes(training):
-        return None
-    setting = FitQuestion(spec=spec, space=space, lengths=lengths).best(space.columns)
-    return setting if setting.safe else None

@@ -53,6 +53,7 @@ def fit(
     Peak by phase and by part, and the fastest safe setting; the largest micro-batch and the longest sequence; changes
     in order of what they cost. Nothing is run or written. Without a model: the largest one that fits on DEVICES.
     """
+    from meshtune.runners.untrusted_text import JSON_LIMITS, read_file
     from meshtune.tuner.cli.render.fit import fit_parts, largest_parts
     from meshtune.tuner.cli.spec_file import stored_basis
     from meshtune.tuner.prediction.fit import FitAnswer
@@ -75,7 +76,9 @@ def fit(
             micro_batch=micro_batch,
             rank=rank,
             optimizer=optimizer,
-            lengths=None if lengths is None else _lengths(lengths),
+            lengths=None
+            if lengths is None
+            else read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""],
             price=price,
         )
         if not what:
@@ -86,15 +89,3 @@ def fit(
         question = question_of(document, words, notes)
         answer = judged(replace(question, basis=stored_basis(question.spec, place)))
     print_found(FitAnswer(fit=answer), fit_parts(answer), as_json)
-
-
-def _lengths(file: Path) -> list[int]:
-    """Raises WrongCall, OSError."""
-    from meshtune.runners.untrusted_text import JSON_LIMITS, read_file
-
-    texts = read_file(file, JSON_LIMITS.max_bytes, regular=False).split()
-    if wrong := next((text for text in texts if not text.isdecimal() or not int(text)), ""):
-        raise WrongCall(f"--lengths {file}: {wrong!r} is no number of tokens")
-    if not texts:
-        raise WrongCall(f"--lengths {file}: is empty")
-    return [int(text) for text in texts]

@@ -32,9 +32,9 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
     elif not fit.fits:
         yield Text("no change that is known, nor more devices, would make it fit", style="bold")
     if (most := fit.largest_micro_batch) is not None:
-        yield Text(f"largest micro-batch: {most.prediction.plan.micro_batch_size:,}, {_peak(most)}, with {most.words}")
+        yield Text(f"largest micro-batch: {most.prediction.plan.micro_batch_size:,}: {_peak(most)}: {most.words}")
     if (most := fit.longest_sequence) is not None:
-        yield Text(f"longest sequence: {most.seq_len:,}, {_peak(most)}, with {most.words}")
+        yield Text(f"longest sequence: {most.seq_len:,}: {_peak(most)}: {most.words}")
     if fit.changes:
         yield _changes(fit)
     yield from (Text(f"note: {note}") for note in fit.notes)
