@@ -157,7 +157,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitAnswer:
-    """fit: of the model that was named. largest: where none was, the largest model that fits, by method; null where none
+    """fit: of the model that was named. largest: where none was, the largest model that fits, by method; null: none
     does."""
 
     fit: Fit | None = None

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.tuner.campaign.units import gibibytes, interval_s, number, percent
+from meshtune.tuner.campaign.units import gibibytes, interval_s, number, percent, seconds
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.prediction.fit import Effect, Fit, Setting
-from meshtune.tuner.prediction.memory_needs import SURE
+from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED, SURE
+from meshtune.tuner.prediction.predict import Prediction
 
 WORDS = {"load": "loading", "first_step": "first step", "steady": "later steps", "checkpoint": "writing a checkpoint"}
 
 
 def fit_parts(fit: Fit) -> Iterator[Table | Text]:
     best, enough = fit.best, fit.enough
-    title = (
-        f"{best.model}, {best.parameters / 1e9:.3g}e9 weights, rows of up to {fit.seq_len:,} tokens, on {fit.cluster}"
-    )
-    yield Text(f"{title}: {best.training}", style="bold")
+    rows = f"rows of up to {fit.seq_len:,} tokens"
+    yield Text(f"{_model(best)}, {rows}, on {fit.cluster}: {best.training}", style="bold")
     if fit.given is not None:
         yield from _setting("your setting", fit.given)
     if not fit.fits:
@@ -45,36 +45,42 @@ def largest_parts(found: Mapping[str, Setting | None], on: str) -> Iterator[Tabl
     yield Text(f"The largest model that fits on {on}, by method", style="bold")
     for method, one in found.items():
         if one is None:
-            yield Text(f"{method}: no preset fits")
+            yield Text(f"\n{method}: no preset fits", style="bold")
         else:
-            yield Text(f"{method}: {_model(one)}: {_peak(one)}")
-            yield Text(f"  {one.words}\n  {speed_text(one)}")
+            yield from _setting(f"{method}, {_model(one)}", one)
+
+
+def prediction_lines(own: Prediction) -> list[str]:
+    """Memory of a device and of a host, and a step's time, as far as they are known, with their parts."""
+    peak, speed = own.peak_bytes, own.speed
+    hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
+    lines = [
+        f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
+        f"of {gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}",
+        f"  {_sizes(own.memory_parts_bytes)}",
+        *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
+    ]
+    if speed is not None:
+        times = [f"{part} {seconds(one)}" for part, one in speed.parts_s.items() if one > 0]
+        tokens = f"{number(speed.tokens_per_s.value)} tokens/s, MFU {percent(speed.mfu)}"
+        lines += [f"step: {interval_s(speed.step_s)}, {tokens}", f"  {', '.join(times)}"]
+    return lines
+
+
+def _sizes(parts: Mapping[Any, float]) -> str:
+    return ", ".join(f"{part} {gibibytes(int(size))}" for part, size in parts.items() if size > 0)
 
 
 def _setting(name: str, setting: Setting) -> Iterator[Text]:
-    own, peak = setting.prediction, setting.prediction.peak_bytes
-    yield Text(f"\n{name}: {setting.words}   ({own.plan_key})", style="bold")
-    yield Text(
-        f"peak {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) of "
-        f"{gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}, with rows of {setting.seq_len:,} tokens"
-    )
-    phases = {WORDS[name]: size for name, size in setting.phases_bytes.items()}
-    for sizes in (phases, own.memory_parts_bytes):
-        yield Text("  " + ", ".join(f"{part} {gibibytes(int(size))}" for part, size in sizes.items() if size > 0))
-    if own.host_optimizer_bytes:
-        yield Text(f"  host memory of a node for what is offloaded: {gibibytes(int(own.host_optimizer_bytes))}")
-    yield Text(f"  {speed_text(setting)}")
-
-
-def speed_text(setting: Setting) -> str:
-    """Step, tokens and what these cost, as far as they are known."""
-    if (speed := setting.prediction.speed) is None:
-        return "no speed: a rate of these devices is unknown"
+    yield Text(f"\n{name}: {setting.words}   ({setting.prediction.plan_key})", style="bold")
+    phases = {WORDS[phase]: size for phase, size in setting.phases_bytes.items()}
+    yield Text(f"with rows of {setting.seq_len:,} tokens: {_sizes(phases)}")
+    yield from map(Text, prediction_lines(setting.prediction))
     price, energy = setting.price_per_1e9_tokens, setting.wh_per_1e9_tokens
     costs = [] if price is None else [f"price {number(price)}"]
     costs += [] if energy is None else [f"{number(energy / 1000)} kWh"]
-    words = [f"step {interval_s(speed.step_s)}", f"{number(speed.tokens_per_s.value)} tokens/s", *costs]
-    return ", ".join(words) + " per 1e9 tokens" * bool(costs)
+    if costs:
+        yield Text(f"{', '.join(costs)} per 1e9 tokens")
 
 
 def _model(setting: Setting) -> str:

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from meshtune.tuner.campaign.units import gibibytes, interval_s, interval_text, number, percent, seconds
 from meshtune.tuner.cli.render.display import runs_text, shares_text
+from meshtune.tuner.cli.render.fit import prediction_lines
 from meshtune.tuner.cli.render.terminal import new_table
-from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED
 from meshtune.tuner.prediction.predict import ExactMemory, Prediction
 from meshtune.tuner.prediction.projection import Projection, Row, Scaling, count_nodes
 from meshtune.tuner.prediction.quote import PART_WORDS, Explanation, Quote, Range
@@ -67,26 +67,8 @@ def explanation_parts(why: Explanation) -> list[Table | Text]:
         place = "is" if why.legal else "would be"
         kind = "layouts; its knobs are not predicted" if why.plan.knobs else "plans"
         rank = f"it {place} number {why.rank} of {why.of} legal {kind}; {ranked_by(known=own.speed is not None)}"
-        peak = own.peak_bytes
-        sizes = [f"{part} {gibibytes(int(size))}" for part, size in own.memory_parts_bytes.items() if size > 0]
-        hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
-        lines += [
-            f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
-            f"of {gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}",
-            f"  {', '.join(sizes)}",
-            *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
-        ]
-        if own.speed is None:
-            lines.append(rank)
-        else:
-            speed = own.speed
-            times = [f"{part} {seconds(one)}" for part, one in speed.parts_s.items() if one > 0]
-            lines += [
-                f"step: {interval_s(speed.step_s)}, {number(speed.tokens_per_s.value)} tokens/s, "
-                f"MFU {percent(speed.mfu)}",
-                f"  {', '.join(times)}",
-                rank,
-            ]
+        lines += [*prediction_lines(own), rank]
+        if own.speed is not None:
             same = why.plan.layout == best.plan.layout
             lines += ["nothing is predicted better"] if same else _against_best(why, own, best)
     title = Text(f"{why.plan_key}: {'legal' if why.legal else 'illegal'}", style="bold")
