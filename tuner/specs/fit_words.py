@@ -234,6 +234,7 @@ def largest_models(words: FitWords) -> dict[str, Setting | None]:
         small = replace(words, model=models[-1].name, method=method, lengths=())
         spec = read_spec(spec_document(small), None)[0]
         alike = (replace(spec, model=replace(model, seq_len=spec.model.seq_len)) for model in models)
-        own = next((one for one in alike if sure_plans(space_of(one), training_of(one))), None)
-        found[method] = own and FitQuestion(spec=own, space=space_of(own)).best(space_of(own).columns)
+        spaces = ((one, space_of(one)) for one in alike)
+        sure = ((one, space) for one, space in spaces if sure_plans(space, training_of(one)))
+        found[method] = next((FitQuestion(spec=one, space=space).best(space.columns) for one, space in sure), None)
     return found
