@@ -185,6 +185,7 @@ def _all_routes(metrics_open: bool) -> tuple[BaseRoute, ...]:
         jobs.router,
         logs.router,
         plans.router,
+        plans.public,
         catalog.router,
         recommendation.router,
         records.router,

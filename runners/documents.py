@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
 
@@ -110,7 +111,9 @@ def _problems(kind: type, entry: Mapping[str, Any]) -> Iterable[Problem]:
         wanted = "a mapping of keys" if entry["type"].startswith(("dataclass", "dict", "mapping")) else wanted
         return [Problem(path, f"must be {wanted}, not {shown(entry['input'])}")]
     message = entry["msg"][:1].lower() + entry["msg"][1:]
-    return [Problem(path, f"{message.replace('input should be', 'must be')}, not {shown(entry['input'])}")]
+    close = get_close_matches(str(entry["input"]), re.findall(r"'(\w+)'", message), n=1, cutoff=0.8)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return [Problem(path, f"{message.replace('input should be', 'must be')}, not {shown(entry['input'])}{hint}")]
 
 
 def _type_at(kind: Any, path: Iterable[Any]) -> Any:

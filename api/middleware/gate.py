@@ -1,7 +1,7 @@
 """Authentication and rate limits before /v1 and /metrics, and their entries in the audit log.
 
 A request without a caller is refused, whatever the routes say and wherever it comes from, except at /metrics, which
-decides itself, and at /v1/reports, where jobs show tokens of their own.
+decides itself, at /v1/fit, where nothing is anybody's, and at /v1/reports, where jobs show tokens of their own.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ MAX_TRUSTED = 10_000
 USED_EVERY_S = 60.0
 REPORTS = "/v1/reports/"
 METRICS = "/metrics"
+WITHOUT_TOKEN = (METRICS, "/v1/fit")
 # The caller that was not seen for longest is forgotten, with a full bucket.
 MAX_CALLERS = 10_000
 REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -172,7 +173,7 @@ class Gate:
         secret = _secret(request.headers)
         if secret is None:
             self._pace(f"at {address}", request.method)
-            if path == METRICS:
+            if path in WITHOUT_TOKEN:
                 return None
             raise Unauthenticated("this needs a token: send the header `Authorization: Bearer mt_...`")
         sha256 = digest(secret)

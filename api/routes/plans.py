@@ -15,12 +15,20 @@ from starlette.concurrency import run_in_threadpool
 from meshtune.api.dependencies import MAX_NODES, CampaignId, PermittedSpec, SpecDocument, reads, require_permitted
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import FIT_BODY, KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
-from meshtune.api.worker_pool import FEW_COMBINATIONS, MAX_COMBINATIONS, MAX_PREDICTED, PER_TRIAL, AskedHandle
+from meshtune.api.worker_pool import (
+    FEW_COMBINATIONS,
+    MAX_COMBINATIONS,
+    MAX_PREDICTED,
+    PER_TRIAL,
+    AskedHandle,
+    PoolHandle,
+)
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import shown
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space, SpaceTooLarge
+from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
@@ -36,6 +44,8 @@ from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.specs.read import legal_space, limits_left_open, parse_spec, quoted
 
 router = APIRouter(prefix="/v1", tags=["spaces"], dependencies=[reads])
+# The gate lets anybody in.
+public = APIRouter(prefix="/v1", responses=problems(401, 409, 413, 415, 422, 429, 503), tags=["spaces"])
 # Each is enumerated.
 MAX_NODE_COUNTS = 16
 # Of a layout; all fields of a plan are shorter.
@@ -82,13 +92,15 @@ async def estimate_campaign(document: PermittedSpec, asked: AskedHandle) -> Quot
     return await asked.of_spec(quote_of, document)
 
 
-@router.post("/fit", openapi_extra=FIT_BODY)
-async def judge_fit(document: SpecDocument, asked: AskedHandle) -> FitAnswer:
+@public.post("/fit", openapi_extra=FIT_BODY)
+async def judge_fit(request: Request, document: SpecDocument, pool: PoolHandle) -> FitAnswer:
     """Whether a model's training fits into the memory of some devices, how fast it is, and what to change; without a
-    model the largest that fits. Nothing is started or stored."""
+    model the largest that fits. Nothing is started, stored or read of this machine, so that no token is needed; who has
+    none waits for all others that have none."""
+    caller: Token | None = getattr(request.state, "caller", None)
     with problems_as(InvalidSpec):
         words = read_value(FitWords, document)
-        return await asked.run(FEW_COMBINATIONS + 1, answer, words)
+        return await pool.run(caller.sha256 if caller else "", FEW_COMBINATIONS + 1, answer, words)
 
 
 @router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})

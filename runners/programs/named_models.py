@@ -50,16 +50,26 @@ def model_named(name: str, files: Mapping[str, str] | None = None) -> dict[str, 
     """Fields of ModelSpec but for seq_len: of a folder with a config.json, of such a file, of a model of the Hub in
     this machine's cache, else of a preset by its name or the Hub's. files: by path, for those of this machine.
     Raises InvalidValue."""
-    last = name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
     with problems_as(InvalidValue, name), raising(_refused, "", UnreadableText, OSError):
         if text := config_named(name, files):
-            return {**read_config(read_json(text)), "name": last}
+            return {**read_config(read_json(text)), "name": _last(name)}
+    return preset_named(name)
+
+
+def preset_named(name: str) -> dict[str, Any]:
+    """As `model_named`, of presets alone: no file of this machine is read for it."""
+    last = _last(name)
+    with problems_as(InvalidValue, name):
         if preset := _preset(name, {}):
             return {**preset_shapes(preset), "name": last}
         if others := OTHERS & set(last.lower().split("-")):
             raise _refused(f"is a model of {min(others)}; {DECODERS}")
         hint = did_you_mean(last.lower(), model_presets())
         raise _refused(f"is no folder with a config.json, no model in the cache of Hugging Face and no preset; {hint}")
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").removesuffix("/config.json").rpartition("/")[2]
 
 
 def _refused(told: str) -> InvalidValue:

@@ -11,8 +11,8 @@ from meshtune.api.settings import ServiceSettings
 from meshtune.tuner.access.tokens import Quotas, Scope
 from meshtune.tuner.store import StoreUnavailable
 
-# What needs no token of ours: a job shows its own.
-REPORT = "/v1/reports/{job_name}"
+# What needs no token of ours: a job shows its own, and a fit has nothing that is somebody's.
+UNGUARDED = ("/v1/reports/{job_name}", "/v1/fit")
 
 
 def guarded(app) -> list[tuple[str, str, dict[str, Any]]]:
@@ -20,7 +20,7 @@ def guarded(app) -> list[tuple[str, str, dict[str, Any]]]:
     return [
         (method, path, operation)
         for path, methods in app.openapi()["paths"].items()
-        if path.startswith("/v1") and path != REPORT
+        if path.startswith("/v1") and path not in UNGUARDED
         for method, operation in methods.items()
     ]
 

@@ -80,4 +80,16 @@ class Estimate:
         return f"{value} %" + (f" ({said})" if said else "")
 
 
+def interval_s(value: Estimate) -> str:
+    return interval_text(seconds(value.value), seconds(value.low), seconds(value.high))
+
+
+def interval_text(value: str, low: str, high: str) -> str:
+    """The unit stands once where all three share it."""
+    words = [text.split(" ") for text in (value, low, high)]
+    if all(len(pair) == 2 and pair[1] == words[0][1] for pair in words):
+        low, high = words[1][0], words[2][0]
+    return f"{value} ({low} - {high})"
+
+
 ONE = Estimate(1.0, 1.0, 1.0)

@@ -38,15 +38,6 @@ def read_spec_file(
         raise wrong_spec(spec, error.problems) from None
 
 
-def words_said(**given: Any) -> tuple[object, CampaignSpec, Space]:
-    """The spec of a model and devices in words, see `FitWords`, as `read_spec_file`. Raises WrongCall."""
-    from meshtune.tuner.specs.fit_words import said, spec_document
-
-    with raising(WrongCall, "", InvalidValue, InvalidSpec):
-        document = spec_document(said(**given), here=True)
-        return document, *read_spec(document, None)
-
-
 def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> object:
     """The document in a spec's file, with what it names in other files, before anything looks at what it means. Raises
     as `read_spec_file`."""

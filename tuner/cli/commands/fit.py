@@ -10,7 +10,7 @@ import typer
 
 from meshtune.search_spaces.checks import InvalidValue, raising
 from meshtune.tuner.cli.common import WrongCall, print_found
-from meshtune.tuner.cli.options import JsonOption
+from meshtune.tuner.cli.options import HomePlace, JsonOption, placed
 
 app = typer.Typer()
 OnOption = Annotated[str, typer.Option("--on", metavar="DEVICES", help="8xH100, RTX 4090, p5.48xlarge; default: here.")]
@@ -23,6 +23,7 @@ BatchOption = Annotated[int | None, typer.Option("--batch", min=1, help="Rows of
 
 
 @app.command(rich_help_panel="Start here", short_help="Does it fit, how fast, and what to change: no spec, no run.")
+@placed
 def fit(
     what: Annotated[
         str,
@@ -30,6 +31,8 @@ def fit(
             metavar="MODEL|LAUNCH|FOLDER", help="Qwen/Qwen3-32B, launch.sh, ./checkpoint/; none: the largest"
         ),
     ] = "",
+    *,
+    place: HomePlace,
     on: OnOption = "",
     seq: SeqOption = None,
     method: MethodOption = "",
@@ -50,7 +53,9 @@ def fit(
     Peak by phase and by part, and the fastest safe setting; the largest micro-batch and the longest sequence; changes
     in order of what they cost. Nothing is run or written. Without a model: the largest one that fits on DEVICES.
     """
+    from meshtune.runners.untrusted_text import JSON_LIMITS, read_file
     from meshtune.tuner.cli.render.fit import fit_parts, largest_parts
+    from meshtune.tuner.cli.spec_file import stored_basis
     from meshtune.tuner.prediction.fit import FitAnswer
     from meshtune.tuner.prediction.fit import fit as judged
     from meshtune.tuner.specs.document import InvalidSpec
@@ -58,8 +63,11 @@ def fit(
 
     if not (what or on):
         raise WrongCall("fit: give a model, a launch script or a checkpoint's folder, or --on DEVICES alone")
+    file = Path(what)
+    launch = file.is_file() and file.name != "config.json"
     with raising(WrongCall, "fit", InvalidValue, InvalidSpec):
         words = said(
+            model="" if launch else what,
             on=on,
             seq=seq,
             method=method,
@@ -68,27 +76,16 @@ def fit(
             micro_batch=micro_batch,
             rank=rank,
             optimizer=optimizer,
-            lengths=None if lengths is None else _lengths(lengths),
+            lengths=None
+            if lengths is None
+            else read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""],
             price=price,
         )
         if not what:
-            found = largest_models(words, here=True)
+            found = largest_models(words)
             print_found(FitAnswer(largest=found), largest_parts(found, on), as_json)
             return
-        file = Path(what)
-        launch = file.is_file() and file.name != "config.json"
-        document, notes = launch_document(file, words) if launch else (spec_document(said(words, model=what), True), [])
-        answer = judged(replace(question_of(document, words), notes=tuple(notes)))
+        document, notes = launch_document(file, words) if launch else (spec_document(words, here=True), [])
+        question = question_of(document, words, notes)
+        answer = judged(replace(question, basis=stored_basis(question.spec, place)))
     print_found(FitAnswer(fit=answer), fit_parts(answer), as_json)
-
-
-def _lengths(file: Path) -> list[int]:
-    """Raises WrongCall, OSError."""
-    from meshtune.runners.untrusted_text import JSON_LIMITS, read_file
-
-    texts = read_file(file, JSON_LIMITS.max_bytes, regular=False).split()
-    if wrong := next((text for text in texts if not text.isdecimal() or not int(text)), ""):
-        raise WrongCall(f"--lengths {file}: {wrong!r} is no number of tokens")
-    if not texts:
-        raise WrongCall(f"--lengths {file}: is empty")
-    return [int(text) for text in texts]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from meshtune.search_spaces.checks import did_you_mean, raising
+from meshtune.search_spaces.checks import InvalidValue, did_you_mean, raising
 from meshtune.tuner.cli.commands.fit import BatchOption, MethodOption, OnOption, ProgramOption, SeqOption
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_page
 from meshtune.tuner.cli.options import (
@@ -214,15 +214,19 @@ def estimate(
     from meshtune.tuner.cli.telling import first_plan
     from meshtune.tuner.prediction.predict import check_same, learn
     from meshtune.tuner.prediction.quote import explain
+    from meshtune.tuner.specs.document import InvalidSpec
     from meshtune.tuner.specs.knobs import plan_fields
-    from meshtune.tuner.specs.read import quoted
+    from meshtune.tuner.specs.read import quoted, read_spec
 
     words = None
     if on or not (spec.exists() or str(spec).endswith(SPEC_SUFFIXES)):
-        from meshtune.tuner.cli.spec_file import words_said
+        from meshtune.tuner.specs.fit_words import said, spec_document
 
         place.require_home("estimate MODEL")
-        words = words_said(model=str(spec), on=on, seq=seq, method=method, program=program, batch=batch)
+        with raising(WrongCall, "", InvalidValue, InvalidSpec):
+            told = said(model=str(spec), on=on, seq=seq, method=method, program=program, batch=batch)
+            described = spec_document(told, here=True)
+            words = described, *read_spec(described, None)
     elif seq or method or batch:
         raise WrongCall("--seq, --method and --batch go with a model; a spec has model.seq_len, training and its batch")
     if place.server and not (exact or plan or rank or calibrate):

@@ -8,10 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.search_spaces.knob_values import word
-from meshtune.tuner.campaign.units import number, percent, seconds
+from meshtune.tuner.campaign.units import interval_s, number, percent, seconds
 from meshtune.tuner.cli.render.display import shares_text
 from meshtune.tuner.cli.render.knobs import scaling_table
-from meshtune.tuner.cli.render.predictions import interval_s
 from meshtune.tuner.cli.render.terminal import new_table
 from meshtune.tuner.cli.render.winners import SIMULATED
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures

@@ -2,75 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.tuner.campaign.units import gibibytes, number, percent
-from meshtune.tuner.cli.render.predictions import interval_s
+from meshtune.tuner.campaign.units import gibibytes, interval_s, number, percent, seconds
 from meshtune.tuner.cli.render.terminal import new_table
-from meshtune.tuner.prediction.fit import Effect, Fit, LargestModel, Setting
+from meshtune.tuner.prediction.fit import Effect, Fit, Setting
+from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED, SURE
+from meshtune.tuner.prediction.predict import Prediction
 
 WORDS = {"load": "loading", "first_step": "first step", "steady": "later steps", "checkpoint": "writing a checkpoint"}
 
 
 def fit_parts(fit: Fit) -> Iterator[Table | Text]:
-    title = f"{fit.model}, {fit.parameters / 1e9:.3g}e9 weights, rows of up to {fit.seq_len:,} tokens, on {fit.cluster}"
-    yield Text(f"{title}: {fit.training}", style="bold")
+    best, enough = fit.best, fit.enough
+    rows = f"rows of up to {fit.seq_len:,} tokens"
+    yield Text(f"{_model(best)}, {rows}, on {fit.cluster}: {best.training}", style="bold")
     if fit.given is not None:
-        yield from _setting("your setting", fit.given, fit)
-    if fit.fits:
-        yield from _setting("the fastest that is safe", fit.best, fit)
-    else:
-        yield Text(f"nothing fits with P(fits) {percent(fit.sure)}", style="red")
-        yield from _setting("the nearest", fit.best, fit)
-        enough = fit.enough
-        told = "no change that is known, nor more devices, would make it fit"
-        if enough is not None:
-            time = "" if enough.time_share is None else f", {_time(enough.time_share)} a step"
-            note = f"; {enough.effect}" * (enough.effect is not Effect.NONE)
-            told = f"it would fit with {enough.words}: {gibibytes(int(enough.peak_bytes))}{time}{note}"
-        yield Text(told, style="bold")
-    for name, most in (("largest micro-batch", fit.micro_batch_size), ("longest sequence", fit.seq_len_most)):
-        if most is not None:
-            chance = percent(most.setting.p_fits)
-            yield Text(f"{name}: {most.value:,} (P(fits) {chance}), with {most.setting.words}")
+        yield from _setting("your setting", fit.given)
+    if not fit.fits:
+        yield Text(f"\nnothing fits with P(fits) {percent(SURE)}", style="red")
+    yield from _setting("the fastest that is safe" if fit.fits else "the nearest", best)
+    if enough is not None:
+        parts = filter(None, [_peak(enough), _time(enough), _effect(enough)])
+        yield Text(f"it would fit with {enough.words}: {', '.join(parts)}", style="bold")
+    elif not fit.fits:
+        yield Text("no change that is known, nor more devices, would make it fit", style="bold")
+    if (most := fit.largest_micro_batch) is not None:
+        yield Text(f"largest micro-batch: {most.prediction.plan.micro_batch_size:,}: {_peak(most)}: {most.words}")
+    if (most := fit.longest_sequence) is not None:
+        yield Text(f"longest sequence: {most.seq_len:,}: {_peak(most)}: {most.words}")
     if fit.changes:
         yield _changes(fit)
     yield from (Text(f"note: {note}") for note in fit.notes)
     yield Text(f"basis: {fit.basis}")
 
 
-def _setting(name: str, setting: Setting, fit: Fit) -> Iterator[Table | Text]:
-    peak = setting.peak_bytes
-    rows = f", with rows of {setting.seq_len:,} tokens" * (setting.seq_len != fit.seq_len)
-    yield Text(f"\n{name}: {setting.words}   ({setting.plan_key})", style="bold")
-    yield Text(
-        f"peak {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) of "
-        f"{gibibytes(fit.device_bytes)}, P(fits) {percent(setting.p_fits)}{rows}"
-    )
-    yield Text("  " + ", ".join(f"{WORDS[name]} {gibibytes(int(size))}" for name, size in setting.phases_bytes.items()))
-    parts = {part: size for part, size in setting.parts_bytes.items() if size > 0}
-    yield Text("  " + ", ".join(f"{part} {gibibytes(int(size))}" for part, size in parts.items()))
-    if setting.host_bytes:
-        yield Text(f"  host memory of a node for what is offloaded: {gibibytes(int(setting.host_bytes))}")
-    yield Text("  " + speed_text(setting))
+def largest_parts(found: Mapping[str, Setting | None], on: str) -> Iterator[Table | Text]:
+    yield Text(f"The largest model that fits on {on}, by method", style="bold")
+    for method, one in found.items():
+        if one is None:
+            yield Text(f"\n{method}: no preset fits", style="bold")
+        else:
+            yield from _setting(f"{method}, {_model(one)}", one)
 
 
-def speed_text(setting: Setting) -> str:
-    """Step, tokens and what these cost, as far as they are known."""
-    if setting.step_s is None or setting.tokens_per_s is None:
-        return "no speed: a rate of these devices is unknown"
-    words = [f"step {interval_s(setting.step_s)}", f"{number(setting.tokens_per_s.value)} tokens/s"]
+def prediction_lines(own: Prediction) -> list[str]:
+    """Memory of a device and of a host, and a step's time, as far as they are known, with their parts."""
+    peak, speed = own.peak_bytes, own.speed
+    hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
+    lines = [
+        f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
+        f"of {gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}",
+        f"  {_sizes(own.memory_parts_bytes)}",
+        *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
+    ]
+    if speed is not None:
+        times = [f"{part} {seconds(one)}" for part, one in speed.parts_s.items() if one > 0]
+        tokens = f"{number(speed.tokens_per_s.value)} tokens/s, MFU {percent(speed.mfu)}"
+        lines += [f"step: {interval_s(speed.step_s)}, {tokens}", f"  {', '.join(times)}"]
+    return lines
+
+
+def _sizes(parts: Mapping[Any, float]) -> str:
+    return ", ".join(f"{part} {gibibytes(int(size))}" for part, size in parts.items() if size > 0)
+
+
+def _setting(name: str, setting: Setting) -> Iterator[Text]:
+    yield Text(f"\n{name}: {setting.words}   ({setting.prediction.plan_key})", style="bold")
+    phases = {WORDS[phase]: size for phase, size in setting.phases_bytes.items()}
+    yield Text(f"with rows of {setting.seq_len:,} tokens: {_sizes(phases)}")
+    yield from map(Text, prediction_lines(setting.prediction))
     price, energy = setting.price_per_1e9_tokens, setting.wh_per_1e9_tokens
-    words += [f"price {number(price)}"] if price is not None else []
-    words += [f"{number(energy / 1000)} kWh"] if energy is not None else []
-    return ", ".join(words) + " per 1e9 tokens" * (price is not None or energy is not None)
+    costs = [] if price is None else [f"price {number(price)}"]
+    costs += [] if energy is None else [f"{number(energy / 1000)} kWh"]
+    if costs:
+        yield Text(f"{', '.join(costs)} per 1e9 tokens")
 
 
-def _time(share: float) -> str:
-    return f"{round(100 * share) or 0:+d} %"
+def _model(setting: Setting) -> str:
+    return f"{setting.model}, {setting.parameters / 1e9:.3g}e9 weights"
+
+
+def _peak(setting: Setting) -> str:
+    return f"{gibibytes(int(setting.prediction.peak_bytes.value))}, P(fits) {percent(setting.prediction.p_fits)}"
+
+
+def _time(change: Setting) -> str:
+    return "" if change.time_share is None else f"{round(100 * change.time_share) or 0:+d} %"
+
+
+def _effect(change: Setting) -> str:
+    return "" if change.effect is Effect.NONE else str(change.effect)
 
 
 def _changes(fit: Fit) -> Table:
@@ -78,20 +104,6 @@ def _changes(fit: Fit) -> Table:
     numbers = ("peak", "freed", "P(fits)", "step")
     table = new_table(f"What to change in {own}, each alone", "change", *numbers, "", right=numbers)
     for one in fit.changes:
-        step = "" if one.time_share is None else _time(one.time_share)
-        sizes = (gibibytes(int(one.peak_bytes)), gibibytes(int(one.gain_bytes)), percent(one.p_fits))
-        table.add_row(one.words, *sizes, step, "" if one.effect is Effect.NONE else str(one.effect))
+        sizes = (gibibytes(int(size)) for size in (one.prediction.peak_bytes.value, one.gain_bytes))
+        table.add_row(one.words, *sizes, percent(one.prediction.p_fits), _time(one), _effect(one))
     return table
-
-
-def largest_parts(found: Sequence[LargestModel], on: str) -> Iterator[Table | Text]:
-    yield Text(f"The largest model that fits on {on}, by method", style="bold")
-    for one in found:
-        if one.model is None or one.parameters is None or one.setting is None:
-            yield Text(f"{one.method}: no preset fits")
-            continue
-        setting, size = one.setting, f"{one.parameters / 1e9:.3g}e9 weights"
-        peak = f"{gibibytes(int(setting.peak_bytes.value))}, P(fits) {percent(setting.p_fits)}"
-        yield Text(f"{one.method}: {one.model}, {size}: {peak}")
-        yield Text(f"  {setting.words}")
-        yield Text(f"  {speed_text(setting)}")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from meshtune.tuner.campaign.units import Estimate, gibibytes, number, percent, seconds
+from meshtune.tuner.campaign.units import gibibytes, interval_s, interval_text, number, percent, seconds
 from meshtune.tuner.cli.render.display import runs_text, shares_text
+from meshtune.tuner.cli.render.fit import prediction_lines
 from meshtune.tuner.cli.render.terminal import new_table
-from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED
 from meshtune.tuner.prediction.predict import ExactMemory, Prediction
 from meshtune.tuner.prediction.projection import Projection, Row, Scaling, count_nodes
 from meshtune.tuner.prediction.quote import PART_WORDS, Explanation, Quote, Range
@@ -67,26 +67,8 @@ def explanation_parts(why: Explanation) -> list[Table | Text]:
         place = "is" if why.legal else "would be"
         kind = "layouts; its knobs are not predicted" if why.plan.knobs else "plans"
         rank = f"it {place} number {why.rank} of {why.of} legal {kind}; {ranked_by(known=own.speed is not None)}"
-        peak = own.peak_bytes
-        sizes = [f"{part} {gibibytes(int(size))}" for part, size in own.memory_parts_bytes.items() if size > 0]
-        hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
-        lines += [
-            f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
-            f"of {gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}",
-            f"  {', '.join(sizes)}",
-            *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
-        ]
-        if own.speed is None:
-            lines.append(rank)
-        else:
-            speed = own.speed
-            times = [f"{part} {seconds(one)}" for part, one in speed.parts_s.items() if one > 0]
-            lines += [
-                f"step: {interval_s(speed.step_s)}, {number(speed.tokens_per_s.value)} tokens/s, "
-                f"MFU {percent(speed.mfu)}",
-                f"  {', '.join(times)}",
-                rank,
-            ]
+        lines += [*prediction_lines(own), rank]
+        if own.speed is not None:
             same = why.plan.layout == best.plan.layout
             lines += ["nothing is predicted better"] if same else _against_best(why, own, best)
     title = Text(f"{why.plan_key}: {'legal' if why.legal else 'illegal'}", style="bold")
@@ -116,18 +98,6 @@ def exact_memory_parts(exact: ExactMemory) -> list[Table | Text]:
 def ranked_by(*, known: bool) -> str:
     """The order of predictions. known: their times are."""
     return "ranked by tokens/s x P(fits)" if known else "ranked by memory alone, since no times can be predicted"
-
-
-def interval_s(value: Estimate) -> str:
-    return interval_text(seconds(value.value), seconds(value.low), seconds(value.high))
-
-
-def interval_text(value: str, low: str, high: str) -> str:
-    """The unit stands once where all three share it."""
-    words = [text.split(" ") for text in (value, low, high)]
-    if all(len(pair) == 2 and pair[1] == words[0][1] for pair in words):
-        low, high = words[1][0], words[2][0]
-    return f"{value} ({low} - {high})"
 
 
 def _best_table(quote: Quote) -> Table:

@@ -961,6 +961,11 @@ export interface components {
         };
         /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "other_hardware" | "time_limit" | "queue_limit" | "user_bug" | "crash";
+        Change: {
+            after: boolean | number | string | null;
+            before: boolean | number | string | null;
+            knob: string;
+        };
         ClusterEntry: {
             device: string;
             devices_per_node: number;
@@ -1163,25 +1168,21 @@ export interface components {
         Fit: {
             basis: string;
             best: components["schemas"]["Setting"];
-            changes: components["schemas"]["meshtune__tuner__prediction__fit__Change"][];
+            changes: components["schemas"]["Setting"][];
             cluster: string;
-            device_bytes: number;
-            enough: components["schemas"]["meshtune__tuner__prediction__fit__Change"] | null;
+            enough: components["schemas"]["Setting"] | null;
             fits: boolean;
             given: components["schemas"]["Setting"] | null;
-            micro_batch_size: components["schemas"]["Most"] | null;
-            model: string;
+            largest_micro_batch: components["schemas"]["Setting"] | null;
+            longest_sequence: components["schemas"]["Setting"] | null;
             notes: string[];
-            parameters: number;
             seq_len: number;
-            seq_len_most: components["schemas"]["Most"] | null;
-            sure: number;
-            training: string;
         };
         FitAnswer: {
             fit?: components["schemas"]["Fit"] | null;
-            /** @default [] */
-            largest: components["schemas"]["LargestModel"][];
+            largest?: {
+                [key: string]: components["schemas"]["Setting"] | null;
+            } | null;
         };
         FitCheck: {
             brier: number;
@@ -1279,12 +1280,6 @@ export interface components {
             versions: string;
             way: string;
             when: string;
-        };
-        LargestModel: {
-            method: string;
-            model: string | null;
-            parameters: number | null;
-            setting: components["schemas"]["Setting"] | null;
         };
         LatentAttention: {
             kv_lora_rank: number;
@@ -1455,10 +1450,6 @@ export interface components {
             name: string;
             parameters: number;
             source: string;
-        };
-        Most: {
-            setting: components["schemas"]["Setting"];
-            value: number;
         };
         /** @enum {string} */
         Norm: "layernorm" | "rmsnorm";
@@ -1746,21 +1737,19 @@ export interface components {
             plans: number;
         };
         Setting: {
-            host_bytes: number;
-            p_fits: number;
-            parts_bytes: {
-                [key: string]: number;
-            };
-            peak_bytes: components["schemas"]["Estimate"];
+            /** @default none */
+            effect: components["schemas"]["meshtune__tuner__prediction__fit__Effect"];
+            /** @default 0 */
+            gain_bytes: number;
+            model: string;
+            parameters: number;
             phases_bytes: {
                 [key: string]: number;
             };
-            plan: components["schemas"]["Plan"];
-            plan_key: string;
+            prediction: components["schemas"]["Prediction"];
             price_per_1e9_tokens: number | null;
             seq_len: number;
-            step_s: components["schemas"]["Estimate"] | null;
-            tokens_per_s: components["schemas"]["Estimate"] | null;
+            time_share?: number | null;
             training: string;
             wh_per_1e9_tokens: number | null;
             words: string;
@@ -1995,7 +1984,7 @@ export interface components {
             evidence: components["schemas"]["Evidence"] | null;
             gain: number | null;
             gain_rounds: number;
-            knobs: components["schemas"]["meshtune__tuner__results__analysis__knob_effects__Change"][];
+            knobs: components["schemas"]["Change"][];
             parts: components["schemas"]["PartTime"][];
             plan: components["schemas"]["Plan"];
             plan_key: string;
@@ -2009,27 +1998,14 @@ export interface components {
             trial: number;
             words: string;
         };
-        meshtune__tuner__prediction__fit__Change: {
-            effect: components["schemas"]["meshtune__tuner__prediction__fit__Effect"];
-            gain_bytes: number;
-            p_fits: number;
-            peak_bytes: number;
-            time_share: number | null;
-            words: string;
-        };
         /** @enum {string} */
         meshtune__tuner__prediction__fit__Effect: "none" | "changes numerics" | "changes what is trained";
-        meshtune__tuner__results__analysis__knob_effects__Change: {
-            after: boolean | number | string | null;
-            before: boolean | number | string | null;
-            knob: string;
-        };
         meshtune__tuner__results__analysis__knob_effects__Effect: {
             after: boolean | number | string | null;
             before: boolean | number | string | null;
             ended: components["schemas"]["Verdict"] | null;
             evidence: components["schemas"]["Evidence"];
-            followers: components["schemas"]["meshtune__tuner__results__analysis__knob_effects__Change"][];
+            followers: components["schemas"]["Change"][];
             gain: components["schemas"]["Estimate"];
             knob: string;
             numerics: boolean;
@@ -2065,6 +2041,7 @@ export type CampaignView = components['schemas']['CampaignView'];
 export type CatalogView = components['schemas']['CatalogView'];
 export type CatalogsView = components['schemas']['CatalogsView'];
 export type Cause = components['schemas']['Cause'];
+export type Change = components['schemas']['Change'];
 export type ClusterEntry = components['schemas']['ClusterEntry'];
 export type ClusterSpec = components['schemas']['ClusterSpec'];
 export type ClusterView = components['schemas']['ClusterView'];
@@ -2105,7 +2082,6 @@ export type Importance = components['schemas']['Importance'];
 export type JobView = components['schemas']['JobView'];
 export type KnobKind = components['schemas']['KnobKind'];
 export type KnobView = components['schemas']['KnobView'];
-export type LargestModel = components['schemas']['LargestModel'];
 export type LatentAttention = components['schemas']['LatentAttention'];
 export type LayerRate = components['schemas']['LayerRate'];
 export type Lesson = components['schemas']['Lesson'];
@@ -2123,7 +2099,6 @@ export type MissingFact = components['schemas']['MissingFact'];
 export type ModelEntry = components['schemas']['ModelEntry'];
 export type ModelSpec = components['schemas']['ModelSpec'];
 export type ModelView = components['schemas']['ModelView'];
-export type Most = components['schemas']['Most'];
 export type Norm = components['schemas']['Norm'];
 export type Numerics = components['schemas']['Numerics'];
 export type Objective = components['schemas']['Objective'];
@@ -2191,9 +2166,7 @@ export type Wall = components['schemas']['Wall'];
 export type WhoamiView = components['schemas']['WhoamiView'];
 export type Window = components['schemas']['Window'];
 export type Winner = components['schemas']['Winner'];
-export type MeshtuneTunerPredictionFitChange = components['schemas']['meshtune__tuner__prediction__fit__Change'];
 export type MeshtuneTunerPredictionFitEffect = components['schemas']['meshtune__tuner__prediction__fit__Effect'];
-export type MeshtuneTunerResultsAnalysisKnobEffectsChange = components['schemas']['meshtune__tuner__results__analysis__knob_effects__Change'];
 export type MeshtuneTunerResultsAnalysisKnobEffectsEffect = components['schemas']['meshtune__tuner__results__analysis__knob_effects__Effect'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

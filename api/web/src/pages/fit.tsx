@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { post } from "../api/client";
 import { Problem, unreachable } from "../api/problem";
-import type { Fit, FitAnswer, LargestModel, Setting } from "../api/types";
+import type { Fit, FitAnswer, Setting } from "../api/types";
 import { bytes, count, number, probability, stepTime, tokensPerS } from "../format";
 import { Button, Card, Field } from "../ui/basics";
 import { ErrorState } from "../ui/states";
@@ -69,23 +69,23 @@ export function FitPage() {
       </Card>
       {problem && <ErrorState problem={problem} onRetry={() => void ask()} />}
       {!problem && answer?.fit && <Answer fit={answer.fit} />}
-      {!problem && answer && answer.largest.length > 0 && <Largest found={answer.largest} />}
+      {!problem && answer?.largest && <Largest found={answer.largest} />}
     </>
   );
 }
 
 function Answer({ fit }: { fit: Fit }) {
-  const { best, enough } = fit;
+  const { best, enough, largest_micro_batch: batch, longest_sequence: sequence } = fit;
   return (
-    <Card title={`${fit.model} on ${fit.cluster}: ${fit.fits ? "fits" : "nothing fits"}`} testid="fit">
-      {!fit.fits && <p>{enough ? `It would fit with ${enough.words}: ${bytes(enough.peak_bytes)}.` : "No change that is known would make it fit."}</p>}
+    <Card title={`${best.model} on ${fit.cluster}: ${fit.fits ? "fits" : "nothing fits"}`} testid="fit">
+      {!fit.fits && <p>{enough ? `It would fit with ${enough.words}: ${bytes(enough.prediction.peak_bytes.value)}.` : "No change that is known would make it fit."}</p>}
       <p>
-        {fit.fits ? "The fastest that is safe" : "The nearest"}: <strong>{best.words}</strong> <code>{best.plan_key}</code>
+        {fit.fits ? "The fastest that is safe" : "The nearest"}: <strong>{best.words}</strong> <code>{best.prediction.plan_key}</code>
       </p>
       <Speed setting={best} />
       <Memory setting={best} />
-      {fit.micro_batch_size && <p>Largest micro-batch: {`${count(fit.micro_batch_size.value)}, with ${fit.micro_batch_size.setting.words}`}</p>}
-      {fit.seq_len_most && <p>Longest sequence: {`${count(fit.seq_len_most.value)}, with ${fit.seq_len_most.setting.words}`}</p>}
+      {batch && <p>Largest micro-batch: {`${count(batch.prediction.plan.micro_batch_size)}, with ${batch.words}`}</p>}
+      {sequence && <p>Longest sequence: {`${count(sequence.seq_len)}, with ${sequence.words}`}</p>}
       {fit.changes.length > 0 && (
         <table class="compact">
           <caption>What to change, each alone</caption>
@@ -103,10 +103,10 @@ function Answer({ fit }: { fit: Fit }) {
             {fit.changes.map((one) => (
               <tr key={one.words}>
                 <td>{one.words}</td>
-                <td class="num">{bytes(one.peak_bytes)}</td>
+                <td class="num">{bytes(one.prediction.peak_bytes.value)}</td>
                 <td class="num">{bytes(one.gain_bytes)}</td>
-                <td class="num">{probability(one.p_fits)}</td>
-                <td class="num">{one.time_share === null ? "" : `${(100 * one.time_share).toFixed(0)} %`}</td>
+                <td class="num">{probability(one.prediction.p_fits)}</td>
+                <td class="num">{one.time_share == null ? "" : `${(100 * one.time_share).toFixed(0)} %`}</td>
                 <td>{one.effect === "none" ? "" : one.effect}</td>
               </tr>
             ))}
@@ -119,16 +119,18 @@ function Answer({ fit }: { fit: Fit }) {
 }
 
 function Speed({ setting }: { setting: Setting }) {
-  if (!setting.step_s || !setting.tokens_per_s) return null;
+  const speed = setting.prediction.speed;
+  if (!speed) return null;
   const energy = setting.wh_per_1e9_tokens === null ? "" : `, ${number(setting.wh_per_1e9_tokens / 1000)} kWh per 1e9 tokens`;
-  return <p>{`A step of ${stepTime(setting.step_s.value)}, ${tokensPerS(setting.tokens_per_s.value)}${energy}`}</p>;
+  return <p>{`A step of ${stepTime(speed.step_s.value)}, ${tokensPerS(speed.tokens_per_s.value)}${energy}`}</p>;
 }
 
 function Memory({ setting }: { setting: Setting }) {
-  const parts = Object.entries(setting.parts_bytes).filter(([, size]) => size > 0);
+  const { memory_parts_bytes, peak_bytes, p_fits } = setting.prediction;
+  const parts = Object.entries(memory_parts_bytes).filter(([, size]) => size > 0);
   return (
     <table class="compact">
-      <caption>{`Peak memory of a device: ${bytes(setting.peak_bytes.value)}, P(fits) ${probability(setting.p_fits)}`}</caption>
+      <caption>{`Peak memory of a device: ${bytes(peak_bytes.value)}, P(fits) ${probability(p_fits)}`}</caption>
       <tbody>
         {PHASES.map(([phase, words]) => (
           <tr key={phase}>
@@ -147,12 +149,12 @@ function Memory({ setting }: { setting: Setting }) {
   );
 }
 
-function Largest({ found }: { found: readonly LargestModel[] }) {
+function Largest({ found }: { found: NonNullable<FitAnswer["largest"]> }) {
   return (
     <Card title="The largest model that fits, by method" testid="fit">
-      {found.map((one) => (
-        <p key={one.method}>
-          {one.method}: <strong>{one.model ?? "none"}</strong> {one.setting?.words}
+      {Object.entries(found).map(([method, one]) => (
+        <p key={method}>
+          {method}: <strong>{one?.model ?? "none"}</strong> {one?.words}
         </p>
       ))}
     </Card>
