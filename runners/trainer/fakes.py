@@ -102,7 +102,8 @@ def alone(job: TrainerJob, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]
     try:
         with ExitStack() as stack:
             for owner, name, value in replacements:
-                stack.enter_context(_replaced(owner, name, value))
+                stack.callback(setattr, owner, name, vars(owner)[name])
+                setattr(owner, name, value)
             yield partial(FakeLiveTensors, job)
     finally:
         dist.destroy_process_group()
@@ -119,7 +120,10 @@ def _forget_cached_tensors() -> None:
 def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
     join = DeviceMesh._concatenate
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
-    boundary = _boundary(job)
+    # The tensor that passes between stages for a micro-batch.
+    length = job.model.seq_len // job.plan.cp // (job.plan.tp if job.plan.sequence_parallel else 1)
+    shape = torch.Size((job.plan.micro_batch_size, length, job.model.hidden))
+    boundary = _TensorMeta(shape, (length * shape[2], shape[2], 1), getattr(torch, job.dtype), True)
     gradient = _TensorMeta(boundary.shape, boundary.stride, boundary.dtype, False)
 
     def join_with_numbers(meshes: list[DeviceMesh]) -> DeviceMesh:
@@ -213,21 +217,3 @@ def _copies(job: TrainerJob, rank: int) -> list[int]:
     own = choices.chunk(parts)[rank % parts]
     counts: list[int] = (own.flatten().bincount(minlength=model.experts) * plan.micro_batch_size).tolist()
     return counts
-
-
-def _boundary(job: TrainerJob) -> _TensorMeta:
-    """The tensor that passes between stages for a micro-batch."""
-    plan, model = job.plan, job.model
-    length = model.seq_len // plan.cp // (plan.tp if plan.sequence_parallel else 1)
-    shape = torch.Size((plan.micro_batch_size, length, model.hidden))
-    return _TensorMeta(shape, (length * model.hidden, model.hidden, 1), getattr(torch, job.dtype), True)
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = owner.__dict__[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

@@ -153,13 +153,6 @@ def selective_kind(model: Transformer) -> Selective | None:
     return next((kind for kind, own in _CONTEXTS.items() if run and run.keywords.get("context_fn") is own), None)
 
 
-def synthetic_batch(job: TrainerJob, step: int) -> Tensor:
-    """The global batch, (sequences, seq_len + 1) token ids: a function of the seed and the step alone."""
-    generator = torch.Generator().manual_seed(stream(job.seed, step))
-    shape = (job.plan.global_batch_size, job.model.seq_len + 1)
-    return torch.randint(0, job.model.vocab, shape, generator=generator)
-
-
 def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
@@ -279,8 +272,11 @@ class Trainer:
         return self._models[0]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """This replica's tokens and targets of one step, at the places that this rank holds."""
-        whole = synthetic_batch(self._job, step)
+        """This replica's tokens and targets of one step, at the places that this rank holds. The global batch is a
+        function of the seed and the step alone."""
+        generator = torch.Generator().manual_seed(stream(self._job.seed, step))
+        shape = (self._job.plan.global_batch_size, self._job.model.seq_len + 1)
+        whole = torch.randint(0, self._job.model.vocab, shape, generator=generator)
         own = whole.chunk(self._job.plan.dp)[self._mesh.replica].to(self._device)
         places = place_tensor(self._places, self._device)
         return own[:, places], own[:, places + 1]

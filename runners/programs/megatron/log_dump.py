@@ -126,7 +126,10 @@ def _words(values: Mapping[str, Any], remarks: Remarks) -> list[str]:
     """The values as command-line words, but for defaults and what validate_args filled in."""
     words = list[str]()
     secrets = [dest for dest in values if _SECRET.search(dest) and values[dest] not in (None, "")]
-    release = _release_of(values)
+    # The flags by dest of the release that has the most of the dump's names; of several the one with the fewest others,
+    # and the newest.
+    releases = reversed(list(flags_by_dest().values()))
+    release = max(releases, key=lambda by_dest: (len(by_dest.keys() & values.keys()), -len(by_dest)))
     # A Megatron before 2.0 has fewer arguments than any release that is known.
     older = values.get("batch_size") is not None and "micro_batch_size" not in values
     if not older and len(missing := release.keys() - values.keys()) > _MAX_MISSING * len(release):
@@ -144,14 +147,6 @@ def _words(values: Mapping[str, Any], remarks: Remarks) -> list[str]:
     if secrets:
         remarks.ask("", f"the log has {', '.join(secrets)}, which may be secrets and are not copied")
     return words
-
-
-def _release_of(values: Mapping[str, Any]) -> Mapping[str, tuple[Flag, ...]]:
-    """The flags by dest of the release that has the most of the dump's names; of several the one with the fewest
-    others, and the newest."""
-    names = values.keys()
-    releases = reversed(list(flags_by_dest().values()))
-    return max(releases, key=lambda by_dest: (len(by_dest.keys() & names), -len(by_dest)))
 
 
 def _is_given(form: Flag, value: Any) -> bool:

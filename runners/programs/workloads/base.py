@@ -210,9 +210,15 @@ class ProgramWorkload(Workload, Generic[Options]):
     """Another program's training, by the options of a spec. Raises InvalidValue for wrong ones."""
 
     kind: ClassVar[type[ProgramOptions]]
+    # Which plans it can run with such options.
+    able: ClassVar[staticmethod[[Any], Capabilities]]
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = cast(Options, read_value(self.kind, dict(options)))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return type(self).able(self._options)
 
     @property
     def steps(self) -> int | None:

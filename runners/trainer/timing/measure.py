@@ -284,7 +284,10 @@ def time_steps(job: TrainerJob, steps: Steps, device: torch.device) -> Timings:
         timings = split(times, measuring)
         # A plan is given up by a window of steps, since a slower one must not cost the time that a good one is given.
         early = split(times, replace(measuring, min_seconds=0.0))
-        decision = _agreed(_decide(timings, early, job), device)
+        # Rank 0's decision, so that no two ranks differ.
+        vote = torch.tensor(int(_decide(timings, early, job)), device=device)
+        dist.broadcast(vote, src=0)
+        decision = Decision(int(vote.item()))
         if decision is Decision.GIVE_UP:
             return replace(early, pruned=True)
         if decision is Decision.ENOUGH:
@@ -306,10 +309,3 @@ def _decide(timings: Timings, early: Timings, job: TrainerJob) -> Decision:
     if job.incumbent_step_time_s is not None and is_surely_slower(early.step_times_s, job.incumbent_step_time_s):
         return Decision.GIVE_UP
     return Decision.ENOUGH if job.measuring.enough(timings.step_times_s) else Decision.STEP
-
-
-def _agreed(decision: Decision, device: torch.device) -> Decision:
-    """Rank 0's decision, so that no two ranks differ."""
-    vote = torch.tensor(int(decision), device=device)
-    dist.broadcast(vote, src=0)
-    return Decision(int(vote.item()))
