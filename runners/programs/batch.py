@@ -14,10 +14,9 @@ from math import prod
 
 from meshtune.runners.programs.reading import DERIVED, Reading, path_of
 
-_GROUP = ("tp", "pp", "cp")
 _LINES = (
     (("nodes", "devices_per_node"), "devices"),
-    ((*_GROUP, "dp"), "devices"),
+    (("tp", "pp", "cp", "dp"), "devices"),
     (("micro_batch_size", "grad_accum_steps", "dp"), "global_batch_size"),
 )
 

@@ -6,7 +6,6 @@ must be whole: what the compiler cannot follow ends the job, and is never left o
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
@@ -58,9 +57,3 @@ def compile_layers(model: Transformer, job: TrainerJob, tensor_ranks: dist.Proce
 
 def _compiled(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(run, fullgraph=True, dynamic=False)
-
-
-def uncompiled() -> AbstractContextManager[object]:
-    """While entered, compiled functions run as they were written: a mode that counts memory sees nothing else."""
-    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return stance

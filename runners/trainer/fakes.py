@@ -27,8 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Router, TrainerJob
 from meshtune.runners.trainer.parallel.context import places_of
-from meshtune.runners.trainer.parallel.mesh import ep_rank
-from meshtune.runners.trainer.places import place_tensor
+from meshtune.runners.trainer.parallel.mesh import ep_rank, place_tensor
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind
 
@@ -147,9 +146,6 @@ def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
     def pass_on(operations: list[dist.P2POp], desc: str | None = None) -> list[Sent]:
         return [Sent(operation.tensor, until_waited=job.device is not DeviceKind.CPU) for operation in operations]
 
-    def say(_: PipelineStage, __: object, ___: int) -> None:
-        pass
-
     def norm(module: nn.RMSNorm, x: Tensor) -> Tensor:
         normed: Tensor = _OneKernelNorm.apply(x, module.weight)  # type: ignore[no-untyped-call]
         return normed
@@ -163,7 +159,7 @@ def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
         (_PipelineSchedule, "_warmup_p2p", warm_up),
         (schedules, "_batch_p2p", pass_on),
         (PipelineStage, "_recv_meta", hear),
-        (PipelineStage, "_send_meta", say),
+        (PipelineStage, "_send_meta", lambda *_: None),
     ]
 
 

@@ -72,7 +72,9 @@ def find_dump(text: str) -> tuple[Launch, Mapping[str, int]]:
         remarks.ask("", "the dump has no end: arguments may be missing")
     if len(dumps) > 1:
         remarks.note(f"{len(dumps)} dumps of arguments; the last one is read")
-    size = vocabulary(text) if values.get("vocab_size") is None else None
+    # The tokenizer's words, without padding.
+    found = _VOCABULARY.search(text) if values.get("vocab_size") is None else None
+    size = int(found[1]) if found else None
     words = _words({**values, **({"vocab_size": size} if size else {})}, remarks)
     settings = deepspeed_settings(text)
     launch = Launch(
@@ -192,12 +194,6 @@ _VOCABULARY = re.compile(r"> padded vocab \(size: (\d{1,9})\) with \d+ dummy tok
 _SETTINGS = re.compile(r"^(?P<before>.*?)\bjson = \{", re.MULTILINE)
 _RANK = re.compile(r"^\s*(?:\[[^\]\n]{1,40}\]:?|\d{1,6}:|[\w.-]{1,64}: )\s?")
 _MAX_SETTINGS = 2_000
-
-
-def vocabulary(text: str) -> int | None:
-    """The tokenizer's words, without padding."""
-    found = _VOCABULARY.search(text)
-    return int(found[1]) if found else None
 
 
 def deepspeed_settings(text: str) -> str:

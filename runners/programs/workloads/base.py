@@ -189,8 +189,11 @@ class Workload(ABC):
             raise RunnerUnavailable(f"what a job left cannot be read: {error}") from error
         except (ValueError, ArithmeticError) as error:  # numbers of the job's own making
             reported, outcome = None, failed(Cause.CRASH, f"what the job left makes no sense: {error}")
-        if reported is None and (said := _said_by_watch(directory)):
-            outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, said))))
+        if reported is None:
+            # Why no step was measured, by the end of the first rank's log.
+            lines = read_tail(log_path(directory, 0)).splitlines()
+            said = [line.removeprefix(WATCH_SAYS) for line in lines if line.startswith(WATCH_SAYS)][:1]
+            outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, *said))))
         missing = reported is None or reported.reason.startswith(_MALFORMED)
         if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG):
             if fault := storage_fault(directory):
@@ -321,12 +324,6 @@ _ADVICE = (
     "`module` is no command in that shell: have the setup source the file that makes it one "
     "(`. /etc/profile.d/modules.sh`), or set login_shell: true of runner slurm or pbs"
 )
-
-
-def _said_by_watch(directory: Path) -> str:
-    """Why no step was measured, by the end of the first rank's log; empty where nobody says. Raises OSError."""
-    lines = read_tail(log_path(directory, 0)).splitlines()
-    return next((line.removeprefix(WATCH_SAYS) for line in lines if line.startswith(WATCH_SAYS)), "")
 
 
 _MALFORMED = "the result file is malformed: "

@@ -19,8 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.trainer.model import Transformer, attend_causally
 from meshtune.runners.trainer.parallel.attention_kernels import AttentionAnswer, Gradients, Kernel, choose_kernel, merge
-from meshtune.runners.trainer.parallel.mesh import exchange
-from meshtune.runners.trainer.places import Places
+from meshtune.runners.trainer.parallel.mesh import Places, exchange
 from meshtune.search_spaces.plan import ContextParallel, Plan
 
 _COLLECTIVES = torch.ops._c10d_functional
