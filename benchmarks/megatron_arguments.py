@@ -33,6 +33,7 @@ from megatron_spaces import CLUSTER, Case, cases
 from meshtune.runners.programs.dialects.base import read_lines
 from meshtune.runners.programs.megatron.options import CONTEXTS, Flavour
 from meshtune.runners.programs.megatron.workload import ARGUMENTS_FILE, MegatronWorkload
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.search_spaces.model import Activation, ModelSpec, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan
 
@@ -86,7 +87,7 @@ def main() -> None:
 def _ask(case: Case, plan: Plan, understood: Understood) -> str:
     """What Megatron makes of one trial's arguments."""
     workload = MegatronWorkload({"flavour": case.flavour, "arguments": case.arguments})
-    job = workload.materialize("t", case.model, plan, CLUSTER, Path("t"), seed=0, time_limit_s=60)
+    job = workload.materialize(JobRequest("t", case.model, plan, CLUSTER, Path("t"), seed=0, time_limit_s=60))
     arguments, _ = read_lines(job.files[ARGUMENTS_FILE].splitlines())
     words = [word for name, values in arguments.items() for word in (name, *values)]
     sys.argv = ["pretrain_gpt.py", *words, *(WITHOUT_FUSIONS if case.flavour is Flavour.MEGATRON_LM else ())]

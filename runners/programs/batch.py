@@ -14,10 +14,9 @@ from math import prod
 
 from meshtune.runners.programs.reading import DERIVED, Reading, path_of
 
-_GROUP = ("tp", "pp", "cp")
 _LINES = (
     (("nodes", "devices_per_node"), "devices"),
-    ((*_GROUP, "dp"), "devices"),
+    (("tp", "pp", "cp", "dp"), "devices"),
     (("micro_batch_size", "grad_accum_steps", "dp"), "global_batch_size"),
 )
 
@@ -36,7 +35,9 @@ def solve(reading: Reading, unsaid: Mapping[str, int]) -> None:
             numbers[name] = value
             _follow(reading, asked)
     numbers.pop("devices", None)
-    _expert_degree(reading)
+    degree, mixed = numbers.pop("expert_tp", None), numbers.get("model.experts") or (numbers.get("ep") or 1) > 1
+    if mixed and degree and degree != numbers.get("tp"):
+        numbers["etp"] = degree
     experts = 0 if "etp" not in numbers else (numbers.get("tp") or 1) // (numbers["etp"] * (numbers.get("ep") or 1))
     if numbers.get("dp", 2) * numbers.get("cp", 1) == 1 and (numbers.get("zero_stage") or 0) > (experts > 1):
         # Nothing but experts is sharded over one rank: the only stage that a space has there.
@@ -44,14 +45,6 @@ def solve(reading: Reading, unsaid: Mapping[str, int]) -> None:
             reading.note(f"{said} over one data-parallel rank is the same setting as stage 0, which the spec has")
         numbers["zero_stage"] = 0
     _group(reading)
-
-
-def _expert_degree(reading: Reading) -> None:
-    numbers = reading.fields
-    degree = numbers.pop("expert_tp", None)
-    mixed = numbers.get("model.experts") or (numbers.get("ep") or 1) > 1
-    if mixed and degree and degree != numbers.get("tp"):
-        numbers["etp"] = degree
 
 
 def _group(reading: Reading) -> None:

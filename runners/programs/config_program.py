@@ -49,7 +49,7 @@ from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading, path_of
 from meshtune.runners.programs.table import Table, table_of
 
-_ENDINGS = (".yaml", ".yml", ".json")
+ENDINGS = (".yaml", ".yml", ".json")
 # Keys that are asked about one by one; of more of them the names alone are told.
 _MAX_ASKED = 8
 
@@ -83,10 +83,10 @@ class ConfigProgram:
         if name in launch.files:
             return self.is_file(name, launch.files[name])
         started = " ".join((launch.directory, launch.script, name))
-        return name.endswith(_ENDINGS) and bool(re.search(self._program["sure"], started))
+        return name.endswith(ENDINGS) and bool(re.search(self._program["sure"], started))
 
     def is_file(self, name: str, text: str) -> bool:
-        found = self._settings(mapping_in(name, text, _ENDINGS))
+        found = self._settings(mapping_in(name, text, ENDINGS))
         config = {self.plain(key): value for key, value in found.items()}
         marks = self.table.words("program.marks") & config.keys()
         needs = self._program.get("needs", "").split()
@@ -111,7 +111,7 @@ class ConfigProgram:
 
     def read_launch(self, launch: Launch) -> Imported:
         """The file that a start names, with the words behind it. Raises CannotRead."""
-        name = next((word for word in launch.words if word.endswith(_ENDINGS)), "")
+        name = next((word for word in launch.words if word.endswith(ENDINGS)), "")
         if "flags" in self._command:
             return self._with_flags(launch, name)
         if not name:

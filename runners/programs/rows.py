@@ -31,7 +31,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -137,31 +137,17 @@ class Row(Closed):
     special: str = ""
     writes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     removes: tuple[str, ...] = ()
-    only: str = ""
+    only: Literal["", "read", "write", "trials"] = ""
     of: tuple[str, ...] = ()
     least: int = 1
     ask: str = ""
     guess: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    set: str = "always"
+    set: Literal["always", "there", "known", "key", "never"] = "always"
 
     def _check(self, checks: Checks) -> None:
-        known = ("", "read", "write", "trials")
-        checks.require(self.only in known, "only", f"must be read, write or trials, not {self.only!r}")
-        checks.require(
-            self.set in ("always", "there", "known", "key", "never"),
-            "set",
-            f"must be always, there, known, key or never, not {self.set!r}",
-        )
-        said = (
-            self.names,
-            self.cases,
-            self.special,
-            self.writes,
-            self.removes,
-            self.absent is not None,
-            self.absent_of,
-        )
-        checks.require(any(said), "field", f"{self.field} needs names, cases, writes, special or absent")
+        said = (self.names, self.cases, self.special, self.writes, self.removes, self.absent_of)
+        told = f"{self.field} needs names, cases, writes, special or absent"
+        checks.require(any(said) or self.absent is not None, "field", told)
 
     @property
     def every_name(self) -> frozenset[str]:

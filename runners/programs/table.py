@@ -117,7 +117,12 @@ class Table:
     def remark(self, reading: Reading) -> None:
         """The notes and questions of what no plan has."""
         for remark in self.remarks:
-            named = [name for pattern in remark.names for name in _matching(pattern, reading)]
+            named = [
+                name
+                for pattern in remark.names
+                for name in (reading.given if pattern.endswith("*") else [pattern])
+                if name.startswith(pattern.removesuffix("*"))
+            ]
             names = [name for name in named if reading.has(name) and remark.speaks(reading.get(name))]
             if not names or (remark.when and holds(remark.when, reading.fields) is False):
                 continue
@@ -179,12 +184,6 @@ def _is_set(row: Row, reading: Reading, own: Reading) -> bool:
     if row.set == "key":
         return any(has_key(own.given, name) for name in row.names)
     return row.set == "always" or (row.set == "known" and reading.has(*row.names))
-
-
-def _matching(pattern: str, reading: Reading) -> list[str]:
-    if not pattern.endswith("*"):
-        return [pattern]
-    return [name for name in reading.given if name.startswith(pattern[:-1])]
 
 
 def _section(field: str) -> str:

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshtune.runners.documents import merged
-from meshtune.runners.programs.config_program import ConfigProgram
+from meshtune.runners.programs.config_program import ENDINGS, ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written
 from meshtune.runners.programs.dialects.config_import import arguments_alone, literal, nested
 from meshtune.runners.programs.dialects.omegaconf import OVERRIDE
 from meshtune.runners.programs.launch_words import laid_over
 from meshtune.runners.programs.table import lines
-
-_FILES = (".yaml", ".yml", ".json")
 
 
 class WordProgram(ConfigProgram):
@@ -36,7 +34,7 @@ class WordProgram(ConfigProgram):
                 said = merged(said, nested({match[1]: (match[2],)}))
         own: Mapping[str, Any] = {}
         asked = ""
-        if name := next((word for word in rest if word.endswith(_FILES)), ""):
+        if name := next((word for word in rest if word.endswith(ENDINGS)), ""):
             try:
                 own, asked = self.file_of(launch, name)
             except CannotRead:

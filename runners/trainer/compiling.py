@@ -6,7 +6,6 @@ must be whole: what the compiler cannot follow ends the job, and is never left o
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
@@ -37,7 +36,13 @@ def compile_layers(model: Transformer, job: TrainerJob, tensor_ranks: dist.Proce
     if not compiles(job):
         return
     if job.async_tp and job.plan.tp > 1:
-        _overlap(tensor_ranks)
+        # Asynchronous tensor parallelism (torchtitan's `maybe_enable_async_tp`): inductor cuts a gather and the
+        # products after it, or a product and the sum after it, into pieces that overlap. It has not run: it needs
+        # CUDA's symmetric memory. Tested is that inductor's patterns find our collectives.
+        from torch.distributed._symmetric_memory import enable_symm_mem_for_group
+
+        inductor._micro_pipeline_tp = True
+        enable_symm_mem_for_group(tensor_ranks.group_name)
     if job.device is DeviceKind.CPU:
         # Else each rank starts processes to compile in, beyond the cap on its memory.
         inductor.compile_threads = 1
@@ -52,19 +57,3 @@ def compile_layers(model: Transformer, job: TrainerJob, tensor_ranks: dist.Proce
 
 def _compiled(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return torch.compile(run, fullgraph=True, dynamic=False)
-
-
-def _overlap(group: dist.ProcessGroup) -> None:
-    """Asynchronous tensor parallelism (torchtitan's `maybe_enable_async_tp`): inductor cuts a gather and the products
-    after it, or a product and the sum after it, into pieces that overlap. It has not run: it needs CUDA's symmetric
-    memory. Tested is that inductor's patterns find our collectives."""
-    from torch.distributed._symmetric_memory import enable_symm_mem_for_group
-
-    inductor._micro_pipeline_tp = True
-    enable_symm_mem_for_group(group.group_name)
-
-
-def uncompiled() -> AbstractContextManager[object]:
-    """While entered, compiled functions run as they were written: a mode that counts memory sees nothing else."""
-    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return stance

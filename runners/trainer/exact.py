@@ -29,7 +29,7 @@ from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import local
 from meshtune.runners.trainer.train import Trainer
 from meshtune.runners.trainer_answers import ExactPeak
-from meshtune.search_spaces.checks import Checks, InvalidValue
+from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.plan import Plan, Schedule
 from meshtune.search_spaces.routing import rank_loads
 from meshtune.search_spaces.stages import layers_of_chunk
@@ -188,11 +188,9 @@ def exact_peak(
 def require_estimable(job: TrainerJob, rank: int = 0) -> None:
     """Raise InvalidValue naming everything that cannot be estimated."""
     require_supported(job)
-    plan = job.plan
-    checks = Checks()
-    problem = f"must be at least 0 and below {plan.world_size} ranks, not {rank}"
-    checks.require(0 <= rank < plan.world_size, "rank", problem)
-    checks.done()
+    if not 0 <= rank < job.plan.world_size:
+        told = f"must be at least 0 and below {job.plan.world_size} ranks, not {rank}"
+        raise InvalidValue([Problem("rank", told)])
 
 
 def representatives(job: TrainerJob) -> list[int]:

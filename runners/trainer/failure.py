@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,7 +96,10 @@ class RankFailure(Checked):
 
 def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> RankFailure:
     """The failure that `error` is. The chain of explicit causes is searched, its innermost error is the reason."""
-    chain = list(_chain(error))
+    # torch's pipeline stage wraps what a forward pass raised: "failed to run forward" from the cause.
+    chain = [error]
+    while (cause_of := chain[-1].__cause__) is not None and len(chain) < 10:
+        chain.append(cause_of)
     known = [_cause(link) for link in chain]
     of_memory = [link for link, cause in zip(chain, known, strict=True) if cause is Cause.OOM]
     root = of_memory[0] if of_memory else chain[-1]
@@ -113,16 +116,6 @@ def describe(error: BaseException, *, rank: int, phase: Phase, at: float) -> Ran
         echo=is_echo(cause),
         cause=cause,
     )
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    # torch's pipeline stage wraps what a forward pass raised: "failed to run forward" from the cause.
-    link: BaseException | None = error
-    for _ in range(10):
-        if link is None:
-            return
-        yield link
-        link = link.__cause__
 
 
 def _cause(error: BaseException) -> Cause:

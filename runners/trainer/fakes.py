@@ -27,8 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from meshtune.runners.trainer import mixture
 from meshtune.runners.trainer.job import Router, TrainerJob
 from meshtune.runners.trainer.parallel.context import places_of
-from meshtune.runners.trainer.parallel.mesh import ep_rank
-from meshtune.runners.trainer.places import place_tensor
+from meshtune.runners.trainer.parallel.mesh import ep_rank, place_tensor
 from meshtune.runners.trainer.timing.measure import LiveTensors
 from meshtune.search_spaces.cluster import DeviceKind
 
@@ -102,7 +101,8 @@ def alone(job: TrainerJob, rank: int) -> Iterator[Callable[[], FakeLiveTensors]]
     try:
         with ExitStack() as stack:
             for owner, name, value in replacements:
-                stack.enter_context(_replaced(owner, name, value))
+                stack.callback(setattr, owner, name, vars(owner)[name])
+                setattr(owner, name, value)
             yield partial(FakeLiveTensors, job)
     finally:
         dist.destroy_process_group()
@@ -119,7 +119,10 @@ def _forget_cached_tensors() -> None:
 def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
     join = DeviceMesh._concatenate
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
-    boundary = _boundary(job)
+    # The tensor that passes between stages for a micro-batch.
+    length = job.model.seq_len // job.plan.cp // (job.plan.tp if job.plan.sequence_parallel else 1)
+    shape = torch.Size((job.plan.micro_batch_size, length, job.model.hidden))
+    boundary = _TensorMeta(shape, (length * shape[2], shape[2], 1), getattr(torch, job.dtype), True)
     gradient = _TensorMeta(boundary.shape, boundary.stride, boundary.dtype, False)
 
     def join_with_numbers(meshes: list[DeviceMesh]) -> DeviceMesh:
@@ -143,9 +146,6 @@ def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
     def pass_on(operations: list[dist.P2POp], desc: str | None = None) -> list[Sent]:
         return [Sent(operation.tensor, until_waited=job.device is not DeviceKind.CPU) for operation in operations]
 
-    def say(_: PipelineStage, __: object, ___: int) -> None:
-        pass
-
     def norm(module: nn.RMSNorm, x: Tensor) -> Tensor:
         normed: Tensor = _OneKernelNorm.apply(x, module.weight)  # type: ignore[no-untyped-call]
         return normed
@@ -159,7 +159,7 @@ def _replacements(job: TrainerJob, rank: int) -> list[tuple[Any, str, Any]]:
         (_PipelineSchedule, "_warmup_p2p", warm_up),
         (schedules, "_batch_p2p", pass_on),
         (PipelineStage, "_recv_meta", hear),
-        (PipelineStage, "_send_meta", say),
+        (PipelineStage, "_send_meta", lambda *_: None),
     ]
 
 
@@ -213,21 +213,3 @@ def _copies(job: TrainerJob, rank: int) -> list[int]:
     own = choices.chunk(parts)[rank % parts]
     counts: list[int] = (own.flatten().bincount(minlength=model.experts) * plan.micro_batch_size).tolist()
     return counts
-
-
-def _boundary(job: TrainerJob) -> _TensorMeta:
-    """The tensor that passes between stages for a micro-batch."""
-    plan, model = job.plan, job.model
-    length = model.seq_len // plan.cp // (plan.tp if plan.sequence_parallel else 1)
-    shape = torch.Size((plan.micro_batch_size, length, model.hidden))
-    return _TensorMeta(shape, (length * model.hidden, model.hidden, 1), getattr(torch, job.dtype), True)
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = owner.__dict__[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

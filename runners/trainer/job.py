@@ -308,8 +308,7 @@ def _check_features(job: TrainerJob, checks: Checks) -> None:
     blocks = plan.cp > 1 and plan.context is not ContextParallel.ULYSSES
     problem = f"{plan.context} has fused kernels for cpu and cuda; on xpu use ulysses"
     checks.require(not blocks or job.device is not DeviceKind.XPU, "plan.context", problem)
-    problem = "async_tp needs compile: the compiler overlaps"
-    checks.require(job.compile or not job.async_tp, "async_tp", problem)
+    checks.require(job.compile or not job.async_tp, "async_tp", "async_tp needs compile: the compiler overlaps")
     problem = "async_tp runs on cuda only, by its symmetric memory"
     checks.require(job.device is DeviceKind.CUDA or not job.async_tp, "async_tp", problem)
     problem = f"async_tp with tp({plan.tp}) needs sequence_parallel, whose gathers and sums it overlaps"

@@ -61,7 +61,9 @@ def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]
     failures = read_failures(directory)
     cause = first_cause(failures)
     if death is not None and (cause is None or cause.echo):
-        return f"failed: {exit_text(*death)}{_last_words(directory, *death)}", 1
+        # Of a rank that a signal ended the end of its log.
+        tail = read_tail(log_path(directory, death[0]), LAST_WORDS_BYTES).strip() if death[1] < 0 else ""
+        return f"failed: {exit_text(*death)}" + (f"; the end of its log:\n{tail}" if tail else ""), 1
     if cause is not None:
         return f"failed ({cause.verdict}): rank {cause.rank} in {cause.phase}: {cause.reason}", 1
     try:
@@ -76,12 +78,6 @@ def summarize(directory: Path, death: tuple[int, int] | None) -> tuple[str, int]
     numbers = {**summary(measured), **memory, "first_losses": list(measured.first_losses)}
     told = {**numbers, "compile_s": measured.compile_s, "note": outcome.reason or None}
     return "\n".join(f"{name}: {value}" for name, value in told.items() if value is not None), 0
-
-
-def _last_words(directory: Path, rank: int, code: int) -> str:
-    """The end of the log of a rank that a signal ended."""
-    tail = read_tail(log_path(directory, rank), LAST_WORDS_BYTES).strip() if code < 0 else ""
-    return f"; the end of its log:\n{tail}" if tail else ""
 
 
 RENDEZVOUS_FILE = "rendezvous"

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from meshtune.runners.trainer.adapters import Adapters, adapted
 from meshtune.runners.trainer.compat import grouped_mm
 from meshtune.runners.trainer.job import Router
-from meshtune.runners.trainer.parallel.mesh import exchange, exchange_numbers
-from meshtune.runners.trainer.places import Places, place_tensor
+from meshtune.runners.trainer.parallel.mesh import Places, exchange, exchange_numbers, place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec
 from meshtune.search_spaces.routing import systematic_edges
 

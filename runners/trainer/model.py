@@ -16,7 +16,7 @@ from meshtune.runners.trainer.adapters import Adapters, LowRank, adapted, is_tra
 from meshtune.runners.trainer.head import Head
 from meshtune.runners.trainer.job import Router
 from meshtune.runners.trainer.mixture import FeedForward, Mixture
-from meshtune.runners.trainer.places import Places, place_tensor
+from meshtune.runners.trainer.parallel.mesh import Places, place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.recipe import Adapter, Recipe
 

@@ -6,7 +6,6 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -55,7 +54,7 @@ def report(
     build_s: float,
     device: torch.device,
     directory: Path,
-    knobs: Mapping[str, KnobValue | None] = MappingProxyType({}),
+    knobs: Mapping[str, KnobValue | None],
 ) -> None:
     """Write the result file. peaks: per rank, bytes of tensors and bytes held. knobs: as the process has them."""
     measurement = Measurement(

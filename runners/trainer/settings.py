@@ -53,7 +53,10 @@ def _seen(option: str, job: TrainerJob, trainer: Trainer, ran: Collection[str]) 
     if option == "threads":
         return torch.get_num_threads()
     if option == "dtype":
-        return _dtype(trainer)
+        # What products are computed in: FSDP2's own copy of the weights, else the weights.
+        model: Any = trainer.first_chunk
+        mixed = model._get_fsdp_state()._mp_policy.param_dtype if isinstance(model, FSDPModule) else None
+        return str(mixed or trainer.parameters()[0].dtype).removeprefix("torch.")
     if option == "attention":
         kernels_ran = "+".join(sorted({kernel.removesuffix("_for_cpu") for kernel in ran}))
         return str(job.attention) if job.attention is AttentionKernel.AUTO or not ran else kernels_ran
@@ -70,11 +73,3 @@ def _seen(option: str, job: TrainerJob, trainer: Trainer, ran: Collection[str]) 
     wanted = min(job.prefetch, len(layers) - 1)
     ahead = len(layers[0]._get_fsdp_state()._states_to_forward_prefetch) if isinstance(layers[0], FSDPModule) else 0
     return job.prefetch if ahead == wanted else ahead
-
-
-def _dtype(trainer: Trainer) -> str:
-    """What products are computed in: FSDP2's own copy of the weights, else the weights."""
-    model: Any = trainer.first_chunk
-    kept = trainer.parameters()[0].dtype
-    mixed = model._get_fsdp_state()._mp_policy.param_dtype if isinstance(model, FSDPModule) else None
-    return str(mixed or kept).removeprefix("torch.")

@@ -3,8 +3,8 @@ whatever the plan. Synthetic data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from meshtune.runners.trainer.job import Dtype, TrainerJob
 from meshtune.runners.trainer.mixture import Mixture
 from meshtune.runners.trainer.model import Transformer, stream
 from meshtune.runners.trainer.parallel.context import places_of, spread_attention
-from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group, ep_rank
+from meshtune.runners.trainer.parallel.mesh import Mesh, build_tie_group, ep_rank, place_tensor
 from meshtune.runners.trainer.parallel.pipeline import AccumulatingLoop, Pipeline, note_passes, stages_of
 from meshtune.runners.trainer.parallel.sharding import (
     DenseAndExpertAdamW,
@@ -33,7 +33,6 @@ from meshtune.runners.trainer.parallel.sharding import (
     shard_replicas,
 )
 from meshtune.runners.trainer.parallel.tensor import fold_experts, shard_tensors
-from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.plan import Recompute, Schedule, Selective
 from meshtune.search_spaces.stages import layers_of_chunk
 
@@ -153,20 +152,15 @@ def selective_kind(model: Transformer) -> Selective | None:
     return next((kind for kind, own in _CONTEXTS.items() if run and run.keywords.get("context_fn") is own), None)
 
 
-def synthetic_batch(job: TrainerJob, step: int) -> Tensor:
-    """The global batch, (sequences, seq_len + 1) token ids: a function of the seed and the step alone."""
-    generator = torch.Generator().manual_seed(stream(job.seed, step))
-    shape = (job.plan.global_batch_size, job.model.seq_len + 1)
-    return torch.randint(0, job.model.vocab, shape, generator=generator)
-
-
 def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sharding, stage: int) -> Transformer:
     """One stage's layers, cut in every way the plan asks for."""
     plan, spec = job.plan, job.model
     stages, peer = plan.pp * plan.vpp, ep_rank(plan, dist.get_rank())
     # Not made in float32 and converted: fake tensors (see exact) do not convert a module's parameters.
-    dtype = getattr(torch, job.dtype) if sharding is Sharding.FLAT else torch.float32
-    with torch.device("meta"), default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, job.dtype) if sharding is Sharding.FLAT else torch.float32)
+    with torch.device("meta"), ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, before)
         model = Transformer(
             spec,
             layers_of_chunk(plan, spec.layers, stage),
@@ -201,16 +195,6 @@ def build_chunk(job: TrainerJob, mesh: Mesh, device: torch.device, sharding: Sha
         shard_replicas(model, mesh, job, sharding)
     materialize(model, device, job.seed)
     return model
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def build_optimizer(job: TrainerJob, mesh: Mesh, models: Sequence[Transformer], sharding: Sharding) -> Optimizer:
@@ -279,8 +263,11 @@ class Trainer:
         return self._models[0]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """This replica's tokens and targets of one step, at the places that this rank holds."""
-        whole = synthetic_batch(self._job, step)
+        """This replica's tokens and targets of one step, at the places that this rank holds. The global batch is a
+        function of the seed and the step alone."""
+        generator = torch.Generator().manual_seed(stream(self._job.seed, step))
+        shape = (self._job.plan.global_batch_size, self._job.model.seq_len + 1)
+        whole = torch.randint(0, self._job.model.vocab, shape, generator=generator)
         own = whole.chunk(self._job.plan.dp)[self._mesh.replica].to(self._device)
         places = place_tensor(self._places, self._device)
         return own[:, places], own[:, places + 1]

@@ -17,6 +17,7 @@ from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.torchtitan.configuration import KEYS_0_2, KEYS_0_3, ONLY_0_2_0, SECTIONS_0_3, SINCE_0_2_1
 from meshtune.runners.programs.torchtitan.options import Release, TorchtitanOptions, capabilities_of
 from meshtune.runners.programs.torchtitan.reader import is_log, read_log
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
@@ -71,7 +72,7 @@ def parsed(version: str, plans: Space, folder: Path, **options) -> list[dict]:
     for number, plan in enumerate(plans):
         place = folder / str(number)
         place.mkdir()
-        job = workload.materialize(f"t{number}", LLAMA, plan, CLUSTER, place, seed=7, time_limit_s=60)
+        job = workload.materialize(JobRequest(f"t{number}", LLAMA, plan, CLUSTER, place, seed=7, time_limit_s=60))
         for name, text in job.files.items():
             (place / name).write_text(text)
         lines.append(json.dumps(job.command[3:]))

@@ -20,6 +20,7 @@ from meshtune.runners.programs.accelerate.special import render
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.programs import read_start
 from meshtune.runners.programs.transformers.reader import is_file, is_program, read_file_text, read_launch
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -53,7 +54,9 @@ def started(imported: Imported, plan: Plan, real: bool = False) -> tuple[str, li
     """The lines of a trial, or of the real launch, but for the last, and the words of that."""
     workload = create_workload("command", {name: value for name, value in imported.workload.items() if name != "kind"})
     model = ModelSpec(**{**MODEL, "name": "m"})
-    job = workload.materialize("t", model, plan, cluster(2, 8, "cuda"), Path("/job"), seed=0, time_limit_s=9, real=real)
+    job = workload.materialize(
+        JobRequest("t", model, plan, cluster(2, 8, "cuda"), Path("/job"), seed=0, time_limit_s=9, real=real)
+    )
     *before, last = job.command[-1].splitlines()
     return "\n".join(before), shlex.split(last)
 
@@ -484,7 +487,7 @@ def test_the_trainers_own_summary_is_a_measurement_of_one_mean(tmp_path, summary
     options = {"command": "train {micro_batch_size} {grad_accum_steps}", "log": log, "steps": 8, "warmup_steps": 0}
     workload = create_workload("command", options)
     model = ModelSpec(**{**MODEL, "name": "m"})
-    job = workload.materialize("t", model, Plan(dp=2), cluster(1, 2), tmp_path, seed=0, time_limit_s=9)
+    job = workload.materialize(JobRequest("t", model, Plan(dp=2), cluster(1, 2), tmp_path, seed=0, time_limit_s=9))
     for name, text in job.files.items():
         (tmp_path / name).write_text(text)
     log_path(tmp_path, 0).write_text(f"{{'loss': '6.246', 'grad_norm': '0.4', 'epoch': '0.1'}}\n{summary}\n")

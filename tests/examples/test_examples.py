@@ -15,7 +15,7 @@ from launches import parse
 
 from meshtune.runners.base import Start
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.programs.workloads.base import CONTEXT_FILE
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE, JobRequest
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import described, model_presets
@@ -35,7 +35,9 @@ def example(name: str):
 def baseline_job(name: str, directory: Path):
     spec, _ = example(name)
     workload = workload_of(spec)
-    return workload.materialize("t", spec.model, spec.baseline, spec.cluster, directory, seed=0, time_limit_s=9)
+    return workload.materialize(
+        JobRequest("t", spec.model, spec.baseline, spec.cluster, directory, seed=0, time_limit_s=9)
+    )
 
 
 @pytest.mark.parametrize("name", sorted(str(path.relative_to(EXAMPLES)) for path in PATHS))

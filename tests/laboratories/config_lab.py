@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from meshtune.runners.programs.dialects.base import Imported, Launch
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.specs.document import parse_yaml
@@ -57,7 +58,7 @@ class Trials:
         spec = self.spec
         where = Path("/jobs/x")
         return workload.materialize(
-            "x-t1-a1", spec.model, plan or self.baseline, spec.cluster, where, seed=1, time_limit_s=60
+            JobRequest("x-t1-a1", spec.model, plan or self.baseline, spec.cluster, where, seed=1, time_limit_s=60)
         )
 
     def config(self, name: str, plan: Plan | None = None) -> dict:

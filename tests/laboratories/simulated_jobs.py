@@ -6,6 +6,7 @@ from jobs import Laboratory
 from places import SPEEDS, cluster
 
 from meshtune.runners.base import JobState, JobStatus
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
 from meshtune.runners.schedulers.ground_truth import HiddenClusterOptions
 from meshtune.runners.schedulers.simulated import SimulatedRunner
@@ -34,7 +35,9 @@ class SimulatedLaboratory(Laboratory):
         directory = self.folder / "work" / name
         plan = Plan(grad_accum_steps=2)
         return self.runner.submit(
-            SimulatedWorkload({}).materialize(name, MODEL, plan, CLUSTER, directory, seed=0, time_limit_s=1e6)
+            SimulatedWorkload({}).materialize(
+                JobRequest(name, MODEL, plan, CLUSTER, directory, seed=0, time_limit_s=1e6)
+            )
         )
 
     long = short

@@ -11,7 +11,7 @@ from places import cluster
 from meshtune.runners.base import JobSpec, JobState, JobStatus
 from meshtune.runners.outcome import Outcome
 from meshtune.runners.processes.gang import log_path
-from meshtune.runners.programs.workloads.base import Workload
+from meshtune.runners.programs.workloads.base import JobRequest, Workload
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
@@ -32,7 +32,7 @@ class WorkloadLab:
     def materialize(self, folder: Path, plan: Plan | None = None, device: str = "cuda", **options: Any) -> JobSpec:
         place = cluster(2, 4, device, memory_bytes=2**36, peak_flops={"bfloat16": 1e15})
         made = self.workload(**options)
-        return made.materialize("t1", self.model, plan or self.plan, place, folder, seed=7, time_limit_s=60)
+        return made.materialize(JobRequest("t1", self.model, plan or self.plan, place, folder, seed=7, time_limit_s=60))
 
     def outcome(
         self,

@@ -17,7 +17,7 @@ from places import TINY, cluster
 
 from meshtune.runners.programs.dialects.base import Imported
 from meshtune.runners.programs.dialects.sources import read_command
-from meshtune.runners.programs.workloads.base import started_in
+from meshtune.runners.programs.workloads.base import JobRequest, started_in
 from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.specs.document import parse_yaml
@@ -273,7 +273,9 @@ def started(imported: Imported, plan: Plan, devices: int, folder: Path) -> list[
     """The words of a plan's real launch."""
     workload = CommandWorkload({name: value for name, value in imported.workload.items() if name != "kind"})
     model, where = replace(TINY, seq_len=1), cluster(1, devices)
-    job = workload.materialize("t", model, plan, where, folder / "job", seed=1, time_limit_s=60.0, real=True)
+    job = workload.materialize(
+        JobRequest("t", model, plan, where, folder / "job", seed=1, time_limit_s=60.0, real=True)
+    )
     return list(started_in(job.command)[1])
 
 

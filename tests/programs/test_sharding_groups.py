@@ -11,6 +11,7 @@ from places import cluster
 
 from meshtune.runners.programs.reading import DERIVED
 from meshtune.runners.programs.rows import derived
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.model import ModelSpec
@@ -45,7 +46,7 @@ def test_what_programs_are_told_in_place_of_an_axis(plan, numbers):
     assert derived(plan) == dict(zip(("zero_groups", "zero_ranks", "zero_shards", "expert_tp"), numbers, strict=True))
     words = " ".join(f"{{{name}}}" for name in DERIVED)
     workload = create_workload("command", {"command": f"echo {words}"})
-    job = workload.materialize("t", MIXTURE, plan, CLUSTER, Path("/job"), seed=0, time_limit_s=9)
+    job = workload.materialize(JobRequest("t", MIXTURE, plan, CLUSTER, Path("/job"), seed=0, time_limit_s=9))
     assert job.command[-1].split()[1:] == [str(derived(plan)[name]) for name in DERIVED]
 
 
@@ -98,5 +99,5 @@ def test_a_plan_says_its_numbers_to_a_configuration_too():
     config = {"format": "json", "base": {}, "set": {"mesh.replicate": "{zero_groups}", "mesh.shard": "{zero_shards}"}}
     workload = create_workload("command", {"command": ["train"], "configs": {"c.json": config}})
     plan = Plan(dp=16, zero_stage=3, zero_group=8)
-    job = workload.materialize("t", DENSE, plan, CLUSTER, Path("/job"), seed=0, time_limit_s=9)
+    job = workload.materialize(JobRequest("t", DENSE, plan, CLUSTER, Path("/job"), seed=0, time_limit_s=9))
     assert json.loads(job.files["c.json"]) == {"mesh": {"replicate": 2, "shard": 8}}

@@ -17,7 +17,7 @@ from meshtune.runners.base import Cause, JobState, JobStatus, Start
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_patterns import NAMES
-from meshtune.runners.programs.workloads.base import read_context
+from meshtune.runners.programs.workloads.base import JobRequest, read_context
 from meshtune.runners.programs.workloads.command import PLACEHOLDERS, CommandOptions, CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SpaceContext
@@ -35,7 +35,7 @@ PLAN = Plan(tp=2, dp=2, micro_batch_size=2, grad_accum_steps=4, zero_stage=1)
 
 def materialize(directory, **options):
     workload = CommandWorkload({"command": ["train"], **options})
-    return workload.materialize("c1-t1-a1", MODEL, PLAN, CLUSTER, directory, seed=7, time_limit_s=90.5)
+    return workload.materialize(JobRequest("c1-t1-a1", MODEL, PLAN, CLUSTER, directory, seed=7, time_limit_s=90.5))
 
 
 def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
@@ -306,7 +306,9 @@ def test_a_choice_in_a_command_is_no_word_one_or_several(tmp_path):
 
     def words(**changes: Any) -> list[str]:
         plan = replace(PLAN, **changes)
-        return list(workload.materialize("t", MODEL, plan, CLUSTER, tmp_path, seed=7, time_limit_s=9.0).command[4:])
+        return list(
+            workload.materialize(JobRequest("t", MODEL, plan, CLUSTER, tmp_path, seed=7, time_limit_s=9.0)).command[4:]
+        )
 
     assert words() == ["train", "--tp", "2", "--rows", "2", "--shard=optimizer"]
     most = words(recompute=Recompute.FULL, micro_batch_size=4, zero_stage=0)

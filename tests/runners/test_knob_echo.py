@@ -14,6 +14,7 @@ from places import TINY, cluster
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, read_result, write_result
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.registry import create_workload
 from meshtune.runners.report import DIRECTORY
 from meshtune.search_spaces.checks import InvalidValue
@@ -44,7 +45,9 @@ def workload(**options):
 def written(folder: Path, values, **options):
     """The job of these values, its files in the folder."""
     plan = Plan(knobs=values)
-    spec = workload(**options).materialize("t", TINY, plan, CLUSTER, folder, seed=0, time_limit_s=9, knobs=KNOBS)
+    spec = workload(**options).materialize(
+        JobRequest("t", TINY, plan, CLUSTER, folder, seed=0, time_limit_s=9, knobs=KNOBS)
+    )
     for name, text in spec.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return spec
@@ -109,7 +112,9 @@ def test_arguments_count_that_a_script_has_taken_away(tmp_path):
 def test_threads_of_which_a_knob_says_nothing_are_as_meshtune_sets_them(tmp_path):
     threads = Knob(name="threads", values=("auto", 1, 2), env="OMP_NUM_THREADS", omit="auto")
     plan = Plan(knobs={"threads": "auto"})
-    spec = workload().materialize("t", TINY, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=[threads])
+    spec = workload().materialize(
+        JobRequest("t", TINY, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=[threads])
+    )
     for name, text in spec.files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     assert echoed(tmp_path, spec.command, {"OMP_NUM_THREADS": "1"}) == {"threads": "auto"}

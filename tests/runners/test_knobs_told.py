@@ -12,7 +12,7 @@ import yaml
 from places import TINY, cluster
 
 from meshtune.runners.processes.gang import meeting_here, rank_environment
-from meshtune.runners.programs.workloads.base import read_context
+from meshtune.runners.programs.workloads.base import JobRequest, read_context
 from meshtune.runners.programs.workloads.knobs import names_of
 from meshtune.runners.registry import create_workload
 from meshtune.runners.trainer.job import OPTIONS, TrainerJob, TrainerOptions, parse_job
@@ -35,7 +35,7 @@ def job_of(kind, options, tmp_path, *knobs, **values):
     """The job of a plan with these values, the others at their first."""
     plan = Plan(dp=2, knobs={knob.name: knob.values[0] for knob in knobs} | values)
     workload = create_workload(kind, options)
-    told = workload.materialize("t", TINY, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs)
+    told = workload.materialize(JobRequest("t", TINY, plan, CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs))
     assert workload.problems_with_knobs(KnobSet(knobs)) == []
     return told
 
@@ -71,7 +71,9 @@ def test_what_is_omitted_or_inactive_is_told_nothing(tmp_path):
     assert job_of("command", COMMAND, tmp_path, FP8, FLAG).command == plain.command
     workload = create_workload("command", COMMAND)
     knobs = (FP8, CHANNELS)
-    job = workload.materialize("t", TINY, Plan(dp=2), CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs)
+    job = workload.materialize(
+        JobRequest("t", TINY, Plan(dp=2), CLUSTER, tmp_path, seed=0, time_limit_s=9, knobs=knobs)
+    )
     assert (job.command, job.env) == (plain.command, plain.env)
 
 

@@ -13,6 +13,7 @@ from places import cluster
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, read_failures
 from meshtune.search_spaces.model import ModelSpec
@@ -119,7 +120,9 @@ def test_a_trainer_whose_random_rank_is_killed_in_mid_step_is_gone_at_once_and_n
         name = f"trainer{number}"
         directory = local.folder / "work" / name
         plan = Plan(**layout, grad_accum_steps=16 // layout.get("dp", 1))
-        local.runner.submit(workload.materialize(name, MODEL, plan, CLUSTER, directory, seed=0, time_limit_s=120))
+        local.runner.submit(
+            workload.materialize(JobRequest(name, MODEL, plan, CLUSTER, directory, seed=0, time_limit_s=120))
+        )
         local.wait_for(lambda: local.servers() and len(children(local.servers()[0])) == 4, 60)
         local.wait_for((directory / "rendezvous").exists, 60)
         ranks = children(local.wait_server())

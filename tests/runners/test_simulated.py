@@ -13,6 +13,7 @@ from places import SPEEDS, cluster
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, RunnerUnavailable
 from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedWorkload, parse_job
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.registry import create_runner
@@ -47,7 +48,9 @@ class Laboratory:
 
     def spec(self, name, plan=PLAN, cluster=CLUSTER, model=MODEL, time_limit_s=1e6) -> JobSpec:
         directory = self.folder / "work" / name
-        return self.workload.materialize(name, model, plan, cluster, directory, seed=0, time_limit_s=time_limit_s)
+        return self.workload.materialize(
+            JobRequest(name, model, plan, cluster, directory, seed=0, time_limit_s=time_limit_s)
+        )
 
     def submit(self, name, **changes) -> str:
         return self.runner.submit(self.spec(name, **changes))
@@ -133,7 +136,9 @@ def refused(lab, spec, message):
 
 
 def test_what_cannot_be_simulated_is_refused(lab):
-    job = TorchWorkload({}).materialize("job", MODEL, PLAN, CLUSTER, lab.folder / "work", seed=0, time_limit_s=9)
+    job = TorchWorkload({}).materialize(
+        JobRequest("job", MODEL, PLAN, CLUSTER, lab.folder / "work", seed=0, time_limit_s=9)
+    )
     refused(lab, job, r"^job has no simulated\.json: the simulated runner runs jobs of the simulated workload only$")
     unknown = replace(CLUSTER, network_link=None)
     refused(lab, lab.spec("job", cluster=unknown), r"^job cannot be simulated: cluster\.network_link: is not known")
@@ -208,7 +213,9 @@ def outcome(folder, **values):
     plan = Plan(knobs={"fast": False, "size": 0.5, "idle": "a"} | values)
     # Residuals are of the layout, which is one.
     spec = workload.materialize(
-        "t", simulated_jobs.MODEL, plan, simulated_jobs.CLUSTER, folder / "t", seed=0, time_limit_s=1e9, knobs=KNOBS
+        JobRequest(
+            "t", simulated_jobs.MODEL, plan, simulated_jobs.CLUSTER, folder / "t", seed=0, time_limit_s=1e9, knobs=KNOBS
+        )
     )
     runner.poll([runner.submit(spec)])
     return read_result(folder / "t")
@@ -241,7 +248,7 @@ def test_an_effect_is_a_positive_factor(effect):
 def test_a_job_obeys_the_recipe_and_another_recipe_is_another_training_code(lab):
     def job(recipe):
         spec = lab.workload.materialize(
-            "t", MODEL, PLAN, CLUSTER, lab.folder / "t", seed=0, time_limit_s=1e6, recipe=recipe
+            JobRequest("t", MODEL, PLAN, CLUSTER, lab.folder / "t", seed=0, time_limit_s=1e6, recipe=recipe)
         )
         return parse_job(spec.files[JOB_FILE])
 

@@ -22,6 +22,7 @@ from slurm_lab import SlurmLab
 
 from meshtune.runners.base import Cause, JobSpec, JobState, Refused, RunnerUnavailable, Start
 from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.registry import create_runner, create_workload
 from meshtune.search_spaces.cluster import LinkSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -302,7 +303,9 @@ def test_the_trainer_measures_over_two_nodes(wide):
     measuring = {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 4, "profile_steps": 0}
     workload = create_workload("torch", {"measuring": measuring})
     directory = wide.folder / "work" / "trial"
-    spec: JobSpec = workload.materialize("trial", model, Plan(dp=2), place, directory, seed=0, time_limit_s=120.0)
+    spec: JobSpec = workload.materialize(
+        JobRequest("trial", model, Plan(dp=2), place, directory, seed=0, time_limit_s=120.0)
+    )
     assert (spec.nodes, spec.devices_per_node, spec.command[0]) == (2, 1, sys.executable)
     id = wide.runner.submit(replace(spec, env={**spec.env, "GLOO_SOCKET_IFNAME": "lo"}))
     status = wide.wait(id, limit_s=150)

@@ -12,6 +12,7 @@ from places import TINY, cluster
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Outcome, Verdict
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.search_spaces.plan import Plan
 
@@ -23,7 +24,7 @@ PLAN = Plan(dp=2, micro_batch_size=2, grad_accum_steps=2)
 
 def outcome(lab, workload) -> Outcome:
     directory = lab.folder / "work" / "job"
-    job = workload.materialize("job", TINY, PLAN, CLUSTER, directory, seed=0, time_limit_s=60.0)
+    job = workload.materialize(JobRequest("job", TINY, PLAN, CLUSTER, directory, seed=0, time_limit_s=60.0))
     assert lab.runner.submit(job) == "job"
     return workload.read(directory, lab.wait("job"))
 

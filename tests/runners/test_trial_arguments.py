@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from places import TINY, cluster
 
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.knob import Knob
@@ -20,7 +21,7 @@ PLAN = Plan(dp=4, micro_batch_size=2, grad_accum_steps=2)
 
 def job(real=False, **options):
     return CommandWorkload(options).materialize(
-        "t", TINY, PLAN, cluster(1, 4), Path("/job"), seed=0, time_limit_s=9, real=real
+        JobRequest("t", TINY, PLAN, cluster(1, 4), Path("/job"), seed=0, time_limit_s=9, real=real)
     )
 
 

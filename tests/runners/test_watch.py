@@ -25,7 +25,7 @@ from meshtune.runners.measuring import WATCH_FILE
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, read_result
 from meshtune.runners.processes.gang import is_marked, run_gang
 from meshtune.runners.programs.deepspeed.workload import DeepSpeedWorkload
-from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
+from meshtune.runners.programs.workloads.base import CONTEXT_FILE, JobRequest, LogContext, render_context
 from meshtune.runners.programs.workloads.command import CommandWorkload
 from meshtune.runners.watch import Output
 from meshtune.search_spaces.checks import InvalidValue
@@ -73,7 +73,9 @@ def steps_of(outcome: Outcome | None) -> float:
 
 def ran(workload: CommandWorkload, job: Path, limit_s: float = 30.0) -> tuple[JobStatus, Outcome]:
     """A job of the workload on two devices, run to its end: its status, and what the workload makes of it."""
-    spec = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=limit_s)
+    spec = workload.materialize(
+        JobRequest("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), job, seed=0, time_limit_s=limit_s)
+    )
     write_files(job, spec.files)
     status = run_gang(spec, None).result()
     return status, workload.read(job, status)
@@ -412,7 +414,9 @@ def test_the_failure_of_a_watched_job_is_read_from_its_log(job):
 def test_a_program_of_its_own_log_is_watched_alike():
     options = {"script": "/train.py", "watch": True}
     workload = DeepSpeedWorkload(options)
-    job = workload.materialize("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), Path("/job"), seed=0, time_limit_s=30.0)
+    job = workload.materialize(
+        JobRequest("c1-t1-a1", TINY, Plan(dp=2), cluster(1, 2), Path("/job"), seed=0, time_limit_s=30.0)
+    )
     assert job.command[1:4] == ("-m", "meshtune.runners.watch", "--")
     assert (job.env["MESHTUNE_DIRECTORY"], workload.steps) == ("/job", None)
     with pytest.raises(InvalidValue, match="takes exactly one of"):

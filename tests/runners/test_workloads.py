@@ -15,6 +15,7 @@ from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.log_lines import LOG_TAIL_BYTES, read_tail
 from meshtune.runners.outcome import RESULT_FILE, Measurement, Outcome, Verdict, write_result
 from meshtune.runners.processes.gang import log_path
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.trainer.failure import Phase, RankFailure, write_failure
 from meshtune.runners.trainer.job import Measuring, TrainerJob, parse_job
@@ -32,14 +33,16 @@ MEASURED = Measurement(step_times_s=(0.5,), tokens_per_step=16, devices=2)
 def test_a_job_has_the_recipe_that_was_asked_for(tmp_path):
     recipe = Recipe(adapter=Adapter(rank=4, targets=("q",)), base_bits=32)
     spec = TorchWorkload({}).materialize(
-        "t", TINY, PLAN, cluster(2, 2), tmp_path, seed=0, time_limit_s=9.0, recipe=recipe
+        JobRequest("t", TINY, PLAN, cluster(2, 2), tmp_path, seed=0, time_limit_s=9.0, recipe=recipe)
     )
     assert parse_job(spec.files["job.json"]).recipe == recipe
 
 
 def materialize(directory, kind=DeviceKind.CPU, **options):
     workload = TorchWorkload(options)
-    return workload.materialize("c1-t1-a1", TINY, PLAN, cluster(2, 2, kind), directory, seed=7, time_limit_s=90.5)
+    return workload.materialize(
+        JobRequest("c1-t1-a1", TINY, PLAN, cluster(2, 2, kind), directory, seed=7, time_limit_s=90.5)
+    )
 
 
 def test_a_job_is_rendered_as_text_and_nothing_is_written(tmp_path):
@@ -284,7 +287,7 @@ PLACE = cluster(1, 2, memory_bytes=2 * 2**30)
 def submit(lab, name: str, **measuring) -> TorchWorkload:
     workload = TorchWorkload({"measuring": {"max_warmup_steps": 1, "min_steps": 3, "max_steps": 4} | measuring})
     directory = lab.folder / "work" / name
-    lab.runner.submit(workload.materialize(name, TINY, TRAINED, PLACE, directory, seed=0, time_limit_s=120))
+    lab.runner.submit(workload.materialize(JobRequest(name, TINY, TRAINED, PLACE, directory, seed=0, time_limit_s=120)))
     return workload
 
 

@@ -9,9 +9,9 @@ import torch
 
 from meshtune.runners.trainer.model import INITIAL_STD, Cut, Rotation, Transformer, split_heads, stream
 from meshtune.runners.trainer.parallel.context import places_of
+from meshtune.runners.trainer.parallel.mesh import place_tensor
 from meshtune.runners.trainer.parallel.pipeline import stages_of
 from meshtune.runners.trainer.parallel.sharding import materialize
-from meshtune.runners.trainer.places import place_tensor
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.plan import ContextParallel, Plan, Schedule
 from meshtune.search_spaces.stages import layers_of_chunk

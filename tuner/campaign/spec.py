@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 from meshtune.runners.base import JobSpec
 from meshtune.runners.documents import plain
-from meshtune.runners.programs.workloads.base import Workload
+from meshtune.runners.programs.workloads.base import JobRequest, Workload
 from meshtune.runners.programs.workloads.knobs import options
 from meshtune.runners.registry import create_workload
 from meshtune.search_spaces.checks import Checks, Closed, Limit, Name, Natural, Positive, Project, Share, Some
@@ -191,8 +191,8 @@ def job_of(
     real: bool = False,
 ) -> JobSpec:
     """The job that measures a plan in this folder, as pure text; with an incumbent, one that is given up when it is
-    slower. workload: the spec's, where it was created before. real: see `Workload.materialize`."""
-    return (workload or workload_of(spec)).materialize(
+    slower. workload: the spec's, where it was created before. real: see `JobRequest`."""
+    request = JobRequest(
         name,
         spec.model,
         plan,
@@ -205,6 +205,7 @@ def job_of(
         real=real,
         recipe=spec.training,
     )
+    return (workload or workload_of(spec)).materialize(request)
 
 
 def space_of(spec: CampaignSpec) -> Space:

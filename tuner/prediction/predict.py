@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, InstanceOf, computed_field
 
 from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
+from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
@@ -335,7 +336,8 @@ def estimate_exactly(
     progress: as in `exact_peaks`. Raises InvalidValue for a plan or a workload without exact peaks.
     """
     # Nothing is written or run there: the text of the job is the input of the estimate.
-    job = workload_of(spec).materialize(
+    request = JobRequest(
         "estimate", spec.model, plan, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.limit_s
     )
+    job = workload_of(spec).materialize(request)
     return ExactMemory(plan, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks, progress=progress)))

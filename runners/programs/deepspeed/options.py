@@ -114,11 +114,6 @@ def capabilities_of(options: DeepSpeedOptions) -> Capabilities:
     )
 
 
-def optimizer_device(options: DeepSpeedOptions) -> str:
-    """Where the config keeps the optimizer's state: cpu, nvme or none."""
-    return str(at(options.config, "zero_optimization.offload_optimizer.device") or "none")
-
-
 def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[str, Any] | None = None) -> Files:
     """The ds_config.json of a plan. extra: options of the workload. Raises CannotExpress, InvalidValue."""
     config = config_of(model, plan, cluster, read_value(DeepSpeedOptions, dict(extra or {})))

@@ -24,10 +24,9 @@ from meshtune.runners.programs.deepspeed.options import (
     Dtype,
     capabilities_of,
     config_of,
-    optimizer_device,
 )
 from meshtune.runners.programs.dialects.base import overlaid
-from meshtune.runners.programs.dialects.config_import import flat, placed
+from meshtune.runners.programs.dialects.config_import import at, flat, placed
 from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import outcome_from_log
 from meshtune.runners.programs.workloads.base import (
@@ -43,7 +42,6 @@ from meshtune.runners.programs.workloads.knobs import Telling, arguments, keys, 
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics.framework_profiles import DEEPSPEED, FLOAT32, FrameworkProfile
 
@@ -58,6 +56,7 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
     """Profiles a script under DeepSpeed. Raises InvalidValue for wrong options."""
 
     kind = DeepSpeedOptions
+    able = staticmethod(capabilities_of)
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(options)
@@ -66,14 +65,10 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
             raise InvalidValue([Problem("script", "is missing, and so is module")])
 
     @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self._options)
-
-    @property
     def framework(self) -> FrameworkProfile:
         stated = self._options.reduce_bucket
         bucket = float(stated) if isinstance(stated, (int, float)) else DEEPSPEED.bucket_weights
-        kept = optimizer_device(self._options)
+        kept = str(at(self._options.config, "zero_optimization.offload_optimizer.device") or "none")
         known = replace(DEEPSPEED, host_optimizer=kept != "none", disk_optimizer=kept == "nvme", bucket_weights=bucket)
         if self._options.dtype is Dtype.FLOAT32:
             return replace(known, name="DeepSpeed, float32", **FLOAT32)

@@ -26,15 +26,7 @@ from meshtune.runners.programs.capture.stand_in import (
     is_training,
     options_end,
 )
-from meshtune.runners.programs.dialects.base import (
-    NOT_KEPT,
-    SECRET,
-    CannotRead,
-    Imported,
-    Launch,
-    Question,
-    Remarks,
-)
+from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import literal
 from meshtune.runners.programs.dialects.launcher_options import (

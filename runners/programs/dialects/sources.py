@@ -52,8 +52,7 @@ def read_script(text: str, *, path: Path, given: Mapping[str, str], number: int 
 
 def read_command(text: str, *, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
     """What one command line says, as if typed in the present folder; no shell runs. Raises CannotRead."""
-    launch = find_launch(text, path=Path("command"), given=given, number=number)
-    return with_job(programs.read_start(launch, dialect), "", launch)
+    return read_script(text, path=Path("command"), given=given, number=number, dialect=dialect)
 
 
 def _read_file(path: Path, text: str, dialect: str) -> Imported:

@@ -8,15 +8,9 @@ from math import prod
 
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.rows import VALUES
+from meshtune.runners.programs.table import table_of
 
-_KINDS = {
-    "data": ("data",),
-    "fsdp": ("fsdp", "fsdp_transpose"),
-    "tp": ("tensor", "tensor_transpose", "tensor_sequence"),
-    "cp": ("context", "sequence"),
-    "pp": ("pipeline",),
-    "ep": ("expert",),
-}
+_KINDS = {kind: axes.split() for kind, axes in table_of("meshtune.runners.programs.maxtext").lists["axes"].items()}
 
 
 def axes(reading: Reading) -> None:

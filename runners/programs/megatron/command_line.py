@@ -10,14 +10,7 @@ from pathlib import PurePath
 
 from meshtune.runners.programs.dialects.base import Launch, read_arguments
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.megatron.flags import (
-    DEEPSPEED_FORKS,
-    Program,
-    closest,
-    flags,
-    forms_of,
-    programs_with,
-)
+from meshtune.runners.programs.megatron.flags import DEEPSPEED_FORKS, Program, closest, flags, forms_of, programs_with
 from meshtune.runners.programs.megatron.options import TABLE, Flavour, left_out_of_trials
 from meshtune.runners.programs.reading import Reading, path_of
 from meshtune.runners.programs.table import Table
@@ -66,8 +59,11 @@ def read_command_line(launch: Launch, devices: int | None = None) -> CommandLine
         if not own and all(form.least for form in forms_of(name, programs)) and name in flags():
             # To bash `--vocab-file <FILE> --fp16` is a redirection from FILE and one to --fp16.
             unread.append(f"what follows {name}")
-        # What a program printed itself is right by its own parser.
-        complaints += _complaints(name, own, programs) if launch.script else []
+        # What a program printed itself is right by its own parser, and numbers are asked for by their rows.
+        forms = forms_of(name, programs) if launch.script else ()
+        asked_by_row = name in TABLE.names_of("plan", "model") and any(form.kind == "int" for form in forms)
+        wrong = [] if asked_by_row else [form.complaint(own) for form in forms]
+        complaints += [f"{as_written(' '.join((name, *own)))}: {name} {wrong[0]}"] if wrong and all(wrong) else []
     line = CommandLine(
         given=kept,
         launch=launch,
@@ -103,15 +99,6 @@ def _shared_out(
         else:
             own.append(value)
     return tuple(own), tuple(stray)
-
-
-def _complaints(name: str, values: tuple[str, ...], programs: frozenset[Program]) -> list[str]:
-    forms = forms_of(name, programs)
-    if name in TABLE.names_of("plan", "model") and any(form.kind == "int" for form in forms):
-        return []  # asked for by its row
-    written = as_written(" ".join((name, *values)))
-    wrong = [form.complaint(values) for form in forms]
-    return [f"{written}: {name} {wrong[0]}"] if wrong and all(wrong) else []
 
 
 def unknown_names(names: Iterable[str]) -> list[str]:

@@ -72,7 +72,9 @@ def find_dump(text: str) -> tuple[Launch, Mapping[str, int]]:
         remarks.ask("", "the dump has no end: arguments may be missing")
     if len(dumps) > 1:
         remarks.note(f"{len(dumps)} dumps of arguments; the last one is read")
-    size = vocabulary(text) if values.get("vocab_size") is None else None
+    # The tokenizer's words, without padding.
+    found = _VOCABULARY.search(text) if values.get("vocab_size") is None else None
+    size = int(found[1]) if found else None
     words = _words({**values, **({"vocab_size": size} if size else {})}, remarks)
     settings = deepspeed_settings(text)
     launch = Launch(
@@ -126,7 +128,10 @@ def _words(values: Mapping[str, Any], remarks: Remarks) -> list[str]:
     """The values as command-line words, but for defaults and what validate_args filled in."""
     words = list[str]()
     secrets = [dest for dest in values if _SECRET.search(dest) and values[dest] not in (None, "")]
-    release = _release_of(values)
+    # The flags by dest of the release that has the most of the dump's names; of several the one with the fewest others,
+    # and the newest.
+    releases = reversed(list(flags_by_dest().values()))
+    release = max(releases, key=lambda by_dest: (len(by_dest.keys() & values.keys()), -len(by_dest)))
     # A Megatron before 2.0 has fewer arguments than any release that is known.
     older = values.get("batch_size") is not None and "micro_batch_size" not in values
     if not older and len(missing := release.keys() - values.keys()) > _MAX_MISSING * len(release):
@@ -144,14 +149,6 @@ def _words(values: Mapping[str, Any], remarks: Remarks) -> list[str]:
     if secrets:
         remarks.ask("", f"the log has {', '.join(secrets)}, which may be secrets and are not copied")
     return words
-
-
-def _release_of(values: Mapping[str, Any]) -> Mapping[str, tuple[Flag, ...]]:
-    """The flags by dest of the release that has the most of the dump's names; of several the one with the fewest
-    others, and the newest."""
-    names = values.keys()
-    releases = reversed(list(flags_by_dest().values()))
-    return max(releases, key=lambda by_dest: (len(by_dest.keys() & names), -len(by_dest)))
 
 
 def _is_given(form: Flag, value: Any) -> bool:
@@ -197,12 +194,6 @@ _VOCABULARY = re.compile(r"> padded vocab \(size: (\d{1,9})\) with \d+ dummy tok
 _SETTINGS = re.compile(r"^(?P<before>.*?)\bjson = \{", re.MULTILINE)
 _RANK = re.compile(r"^\s*(?:\[[^\]\n]{1,40}\]:?|\d{1,6}:|[\w.-]{1,64}: )\s?")
 _MAX_SETTINGS = 2_000
-
-
-def vocabulary(text: str) -> int | None:
-    """The tokenizer's words, without padding."""
-    found = _VOCABULARY.search(text)
-    return int(found[1]) if found else None
 
 
 def deepspeed_settings(text: str) -> str:

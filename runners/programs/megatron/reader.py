@@ -39,7 +39,6 @@ _KINDS: Mapping[str, Mapping[str, str]] = {
 # What DeepSpeed's settings say again of the plan.
 _DERIVED = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _SAID_TWICE = {"train_batch_size": "--global-batch-size", "train_micro_batch_size_per_gpu": "--micro-batch-size"}
-_FSDP_CHECKPOINT = "fsdp_dtensor"
 
 
 def is_program(launch: Launch) -> bool:
@@ -181,7 +180,7 @@ def _kept(line: CommandLine) -> Arguments:
     kept = without(line.given, FROM_PLAN | FROM_MODEL | FROM_SHAPES | {"--local_rank", "--local-rank"})
     if not line.has(*WHOLE_VOCABULARY):
         kept = without(kept, (VOCAB_MULTIPLE,))
-    if kept.get("--ckpt-format") == (_FSDP_CHECKPOINT,):
+    if kept.get("--ckpt-format") == ("fsdp_dtensor",):
         kept = without(kept, ("--ckpt-format",))
     if line.through_deepspeed and line.has("--num-experts"):
         # Megatron-DeepSpeed's default interval is not that of trials.

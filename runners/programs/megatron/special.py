@@ -170,7 +170,7 @@ def _chunks(line: CommandLine, pp: int | None) -> int | None:
     if line.has(_CHUNKS[0]):
         return line.whole(_CHUNKS[0], "baseline.vpp")
     if line.has(LAYOUT) and pp is not None:
-        stages = _layout(line).count("|") + 1
+        stages = written_out(line.text(LAYOUT) or "").count("|") + 1
         if stages % pp:
             line.ask("baseline.vpp", f"{LAYOUT} has {stages} stages, no multiple of pp({pp})")
             return None
@@ -186,12 +186,6 @@ def _chunks(line: CommandLine, pp: int | None) -> int | None:
         line.ask("baseline.vpp", f"pp({pp}) chunks of {each} layers do not divide the model's {layers}")
         return None
     return int(layers // (pp * each))
-
-
-def _layout(line: CommandLine) -> str:
-    """The layout, its repetitions written out; "" where it is not known."""
-    said = line.text(LAYOUT)
-    return "" if said is None else written_out(said)
 
 
 def split(line: CommandLine) -> None:
@@ -220,7 +214,8 @@ def _split_said(line: CommandLine, pp: int, chunks: int) -> Split | None:
         method = split_of_method(line.text(METHOD) or "")
         return None if method is None else plain_split(method, pp * chunks)
     if line.has(LAYOUT):
-        return split_of_layout(_layout(line), pp * chunks, line.fields.get("model.mtp_layers") or 0)
+        layout = written_out(line.text(LAYOUT) or "")
+        return split_of_layout(layout, pp * chunks, line.fields.get("model.mtp_layers") or 0)
     if line.has(*ENDS):
         layers, ends = line.fields.get("model.layers"), [line.whole(name) for name in ENDS]
         unknown = layers is None or any(line.has(name) and end is None for name, end in zip(ENDS, ends, strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -48,7 +48,6 @@ from meshtune.runners.programs.workloads.knobs import arguments as knob_argument
 from meshtune.runners.untrusted_text import read_words
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import (
@@ -131,7 +130,13 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     options = read_value(MegatronOptions, dict(extra))
     added = filled_in(options)
     arguments = {**arguments_of(model, plan, options), **added}
-    return render_files(model, plan, cluster, options, arguments, list(_to_fill_in(added, options)))
+    told, comments = "# Fill in before a training:", list[str]()
+    if added:
+        comments.append(f"{told} {', '.join(render_lines(added))} only let the program start.")
+    if not options.has_data:
+        made_up = "Megatron-DeepSpeed makes none up" if options.through_deepspeed else "--mock-data is made up"
+        comments.append(f"{told} your data and tokenizer (--data-path, --tokenizer-type ...); {made_up}.")
+    return render_files(model, plan, cluster, options, arguments, comments)
 
 
 def render_files(
@@ -151,15 +156,6 @@ def render_files(
     if options.through_deepspeed:
         files[DS_CONFIG_FILE] = json.dumps(ds_config_of(plan, options), indent=1) + "\n"
     return files
-
-
-def _to_fill_in(added: Arguments, options: MegatronOptions) -> Iterator[str]:
-    """What only lets the program start, and a training needs instead."""
-    if added:
-        yield f"# Fill in before a training: {', '.join(render_lines(added))} only let the program start."
-    if not options.has_data:
-        made_up = "Megatron-DeepSpeed makes none up" if options.through_deepspeed else "--mock-data is made up"
-        yield f"# Fill in before a training: your data and tokenizer (--data-path, --tokenizer-type ...); {made_up}."
 
 
 def _launch_script(
@@ -212,10 +208,7 @@ class MegatronWorkload(ProgramWorkload[MegatronOptions]):
     """Profiles Megatron. Raises InvalidValue for wrong options."""
 
     kind = MegatronOptions
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self._options)
+    able = staticmethod(capabilities_of)
 
     @property
     def framework(self) -> FrameworkProfile:

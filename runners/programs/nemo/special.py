@@ -37,11 +37,6 @@ def built_in(reading: Reading) -> None:
     }
 
 
-def said_in_whole(reading: Reading) -> None:
-    """Of the rest of the file defaults are known."""
-    reading.more = ""
-
-
 def kv_heads(reading: Reading) -> None:
     """A group per head without words (TransformerConfig)."""
     name, path = "{model}.num_query_groups", "model.kv_heads"
@@ -105,6 +100,8 @@ def vocab(reading: Reading) -> None:
 
 def vocab_multiple(reading: Reading) -> None:
     """What the vocabulary is padded to, where that is not Megatron-Core's 128."""
+    # It is the last of the model: of the rest of the file defaults are known.
+    reading.more = ""
     if not reading.fields.pop("pads"):
         told = "nothing pads the vocabulary, so the tensor ranks must divide it: bound space.tp to those that do"
         reading.note(told)

@@ -35,15 +35,9 @@ from meshtune.runners.programs.workloads.knobs import Telling, arguments, keys, 
 from meshtune.runners.untrusted_text import read_toml, read_words
 from meshtune.search_spaces.checks import Problem
 from meshtune.search_spaces.cluster import ClusterSpec
-from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import (
-    FLOAT32,
-    TORCHTITAN,
-    TORCHTITAN_COMPILED,
-    FrameworkProfile,
-)
+from meshtune.search_spaces.physics.framework_profiles import FLOAT32, TORCHTITAN, TORCHTITAN_COMPILED, FrameworkProfile
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.routing import Routing
 
@@ -113,10 +107,7 @@ class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
     """Profiles torchtitan. Raises InvalidValue for wrong options."""
 
     kind = TorchtitanOptions
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self._options)
+    able = staticmethod(capabilities_of)
 
     @property
     def framework(self) -> FrameworkProfile:

@@ -49,15 +49,12 @@ def read_launch(launch: Launch) -> Imported:
     _batch(reading)
     workload = _workload(reading, configs)
     said = {name: reading.get(name) for name in reading.given}
-    return reading.imported(workload, space=_space(reading), catalogs=_catalogs(reading), given=said)
-
-
-def _catalogs(reading: TrainerReading) -> tuple[str, ...]:
-    """Those of knobs: of the program, where its script is known to read all arguments, and of DeepSpeed's file."""
-    program, shards = reading.table.lists["program"], reading.sharding.settings is not None
-    known = reading.variant != "trainer" or re.search(program["parser"], script_of(reading.launch).text)
-    named = program.get("catalogs", "") if known else ""
-    return (*named.split(), *(DEEPSPEED.words("program.catalogs") if shards else ()))
+    # Knobs of the program, where its script is known to read all arguments, and of DeepSpeed's file.
+    program = reading.table.lists["program"]
+    known = reading.variant != "trainer" or re.search(program["parser"], script_of(launch).text)
+    own = program.get("catalogs", "").split() if known else []
+    catalogs = (*own, *(DEEPSPEED.words("program.catalogs") if reading.sharding.settings is not None else ()))
+    return reading.imported(workload, space=_space(reading), catalogs=catalogs, given=said)
 
 
 def _left(reading: TrainerReading) -> bool:
@@ -217,13 +214,8 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         told = settings if sharding.fixed else TABLE.lists["settings"]
         files[DS_FILE] = {"format": "json", "base": overlaid({}, sharding.settings), "set": dict(told)}
     env = {name: literal(value) for name, value in launch.env.items()}
-    parts = (
-        ("env", env),
-        ("configs", files),
-        ("fixed", _fixed(reading)),
-        ("log", dict(log)),
-    )
-    return found | {name: value for name, value in parts if value}
+    parts = {"env": env, "configs": files, "fixed": _fixed(reading), "log": dict(log)}
+    return found | {name: value for name, value in parts.items() if value}
 
 
 def _choices(reading: TrainerReading) -> list[str]:

@@ -7,7 +7,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -52,17 +52,23 @@ Options = TypeVar("Options", bound=ProgramOptions)
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """The arguments of `Workload.materialize`. real: for a launch of the user's, which measures nothing."""
+    """The job that is to measure `plan`.
+
+    incumbent_step_time_s: it may end as PRUNED once it is surely slower than this. knobs: those of the space, of which
+    the plan has values. recipe: of the built-in trainer and the simulated ones; others have it in their own settings.
+    real: the user's own launch instead, which measures nothing, without what trials alone have; of the workload
+    `command`, others know no such difference."""
 
     name: str
     model: ModelSpec
     plan: Plan
     cluster: ClusterSpec
     directory: Path
+    _: KW_ONLY
     seed: int
     time_limit_s: float
-    incumbent_step_time_s: float | None
-    knobs: tuple[Knob, ...] = ()
+    incumbent_step_time_s: float | None = None
+    knobs: Sequence[Knob] = ()
     real: bool = False
     recipe: Recipe = PLAIN
 
@@ -156,32 +162,9 @@ class Workload(ABC):
     def job(self, request: JobRequest) -> JobSpec:
         """The job of `materialize`."""
 
-    def materialize(
-        self,
-        name: str,
-        model: ModelSpec,
-        plan: Plan,
-        cluster: ClusterSpec,
-        directory: Path,
-        *,
-        seed: int,
-        time_limit_s: float,
-        incumbent_step_time_s: float | None = None,
-        knobs: Sequence[Knob] = (),
-        real: bool = False,
-        recipe: Recipe = PLAIN,
-    ) -> JobSpec:
-        """The job that measures `plan`, as pure text: nothing is written or started.
-
-        incumbent_step_time_s: it may end as PRUNED once it is surely slower than this. knobs: those of the space, whose
-        values the plan has. recipe: of the built-in trainer and the simulated ones; others have it in their own
-        settings. real: the user's own launch instead, without what trials alone have; of the workload
-        `command`, others know no such difference."""
-        own = tuple(knob for knob in knobs if knob.name in plan.knobs)
-        request = JobRequest(
-            name, model, plan, cluster, directory, seed, time_limit_s, incumbent_step_time_s, own, real, recipe
-        )
-        job, patterns = self.job(request), None if real else self.watched
+    def materialize(self, request: JobRequest) -> JobSpec:
+        """The job that measures a plan, as pure text: nothing is written or started."""
+        job, patterns = self.job(request), None if request.real else self.watched
         if patterns is None:
             return job
         # A user's own start has no such variables.
@@ -206,8 +189,11 @@ class Workload(ABC):
             raise RunnerUnavailable(f"what a job left cannot be read: {error}") from error
         except (ValueError, ArithmeticError) as error:  # numbers of the job's own making
             reported, outcome = None, failed(Cause.CRASH, f"what the job left makes no sense: {error}")
-        if reported is None and (said := _said_by_watch(directory)):
-            outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, said))))
+        if reported is None:
+            # Why no step was measured, by the end of the first rank's log.
+            lines = read_tail(log_path(directory, 0)).splitlines()
+            said = [line.removeprefix(WATCH_SAYS) for line in lines if line.startswith(WATCH_SAYS)][:1]
+            outcome = replace(outcome, reason="; ".join(filter(None, (outcome.reason, *said))))
         missing = reported is None or reported.reason.startswith(_MALFORMED)
         if missing and outcome.cause in (Cause.CRASH, Cause.USER_BUG):
             if fault := storage_fault(directory):
@@ -227,9 +213,15 @@ class ProgramWorkload(Workload, Generic[Options]):
     """Another program's training, by the options of a spec. Raises InvalidValue for wrong ones."""
 
     kind: ClassVar[type[ProgramOptions]]
+    # Which plans it can run with such options.
+    able: ClassVar[staticmethod[[Any], Capabilities]]
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = cast(Options, read_value(self.kind, dict(options)))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return type(self).able(self._options)
 
     @property
     def steps(self) -> int | None:
@@ -332,12 +324,6 @@ _ADVICE = (
     "`module` is no command in that shell: have the setup source the file that makes it one "
     "(`. /etc/profile.d/modules.sh`), or set login_shell: true of runner slurm or pbs"
 )
-
-
-def _said_by_watch(directory: Path) -> str:
-    """Why no step was measured, by the end of the first rank's log; empty where nobody says. Raises OSError."""
-    lines = read_tail(log_path(directory, 0)).splitlines()
-    return next((line.removeprefix(WATCH_SAYS) for line in lines if line.startswith(WATCH_SAYS)), "")
 
 
 _MALFORMED = "the result file is malformed: "

@@ -206,7 +206,10 @@ class ConfigFile(Closed):
             case Format.TOML:
                 document = read_toml(text)
             case Format.ARGS:
-                return _parse_arguments(read_words(text, comments=True))
+                given, loose = read_arguments(read_words(text, comments=True))
+                if loose:
+                    raise ValueError(f"{loose[0]!r} belongs to no --option")
+                return {name.removeprefix("--"): value_of(values) for name, values in given.items()}
         if not isinstance(document, dict):
             raise ValueError(f"must be a mapping of keys, not {type(document).__name__}")
         return document
@@ -225,11 +228,3 @@ class ConfigFile(Closed):
                     raise TypeError(f"arguments have no word for the mapping {mappings[0]}")
                 written = render_lines(dict(lines({f"--{key}": value for key, value in plain.items()})))
                 return "".join(f"{line}\n" for line in written)
-
-
-def _parse_arguments(words: list[str]) -> dict[str, Any]:
-    """The options among a command line's words. Raises ValueError for a word that belongs to none."""
-    given, loose = read_arguments(words)
-    if loose:
-        raise ValueError(f"{loose[0]!r} belongs to no --option")
-    return {name.removeprefix("--"): value_of(values) for name, values in given.items()}

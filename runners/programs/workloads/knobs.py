@@ -41,7 +41,8 @@ def options(knobs: Iterable[Knob], plan: Plan) -> dict[str, KnobValue]:
 
 def placeholders(request: JobRequest) -> dict[str, KnobValue]:
     """What stands for each of its knobs where the command has a placeholder of that name, whatever tells it beside."""
-    told = ((knob.name, knob.told(request.plan.knobs[knob.name])) for knob in request.knobs)
+    own = request.plan.knobs
+    told = ((knob.name, knob.told(own[knob.name])) for knob in request.knobs if knob.name in own)
     return {name: value for name, value in told if value is not None}
 
 

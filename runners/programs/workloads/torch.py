@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -192,7 +193,9 @@ class TorchWorkload(Workload):
         failures = read_failures(directory)
         first = first_cause(failures)
         log_tail = read_tail(log_path(directory, first.rank if first else 0))
-        silent = silent_ranks(failures, _world_size(directory))
+        silent: list[int] = []
+        with suppress(FileNotFoundError, UnfitFile, JobMalformed):  # then nobody says how many ranks there were
+            silent = silent_ranks(failures, parse_job(read_document(directory / JOB_FILE)).plan.world_size)
         if (status.exit_code or 0) < 0 and len(silent) == 1:  # the rank that a signal ended, which left no failure file
             log_tail = read_tail(log_path(directory, silent[0]), LAST_WORDS_BYTES) or log_tail
         # An end that was asked for, or that the infrastructure made, is not the plan's: what dying ranks say is echo.
@@ -213,11 +216,3 @@ class TorchWorkload(Workload):
             phase=first.phase,
             log_tail=log_tail or first.traceback,
         )
-
-
-def _world_size(directory: Path) -> int:
-    """The number of ranks that the job file asked for, 0 where it cannot be read."""
-    try:
-        return parse_job(read_document(directory / JOB_FILE)).plan.world_size
-    except (FileNotFoundError, UnfitFile, JobMalformed):
-        return 0

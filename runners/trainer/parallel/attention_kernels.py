@@ -7,7 +7,8 @@ have run on no GPU yet: tests check their shapes on torch's meta device."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,27 +35,25 @@ class AttentionAnswer(NamedTuple):
     state: Any
 
 
-class Kernel(Protocol):
+class Kernel(ABC):
     """All tensors are (batch, heads, length, head_dim), sums (batch, heads, length) in float32.
 
     lower_right: with more keys than queries, causal means that the last query sees the last key; else such a call is
     not causal attention. state: what forward returns third, of any part: backward takes it, and without dropout reads
     nothing from it."""
 
-    lower_right: bool
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor, Any]:
-        """The answer, its sums, and the state."""
-        ...
-
-    def backward(self, grad: Tensor, answer: AttentionAnswer, *, causal: bool) -> Gradients:
-        """The gradients by one part of the keys, of an answer over all of them."""
-        ...
-
-
-class FlashOnCpu:
     lower_right = False
 
+    @abstractmethod
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor, Any]:
+        """The answer, its sums, and the state."""
+
+    @abstractmethod
+    def backward(self, grad: Tensor, answer: AttentionAnswer, *, causal: bool) -> Gradients:
+        """The gradients by one part of the keys, of an answer over all of them."""
+
+
+class FlashOnCpu(Kernel):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor, Any]:
         return *_ATEN._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, causal), None
 
@@ -65,7 +64,7 @@ class FlashOnCpu:
         return gradients
 
 
-class Flash:
+class Flash(Kernel):
     """CUDA's (Dao 2023), for 16 bits."""
 
     lower_right = True
@@ -84,10 +83,8 @@ class Flash:
         return gradients
 
 
-class Efficient:
+class Efficient(Kernel):
     """CUDA's (Rabe and Staats 2021), for float32 and devices without flash attention: heads are repeated."""
-
-    lower_right = False
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *, causal: bool) -> tuple[Tensor, Tensor, Any]:
         key, value = (_repeat(heads, query) for heads in (key, value))

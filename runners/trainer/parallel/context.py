@@ -7,8 +7,10 @@ heads travel, not copies of them for the query heads of their group."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,8 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from meshtune.runners.trainer.model import Transformer, attend_causally
 from meshtune.runners.trainer.parallel.attention_kernels import AttentionAnswer, Gradients, Kernel, choose_kernel, merge
-from meshtune.runners.trainer.parallel.mesh import exchange
-from meshtune.runners.trainer.places import Places
+from meshtune.runners.trainer.parallel.mesh import Places, exchange
 from meshtune.search_spaces.plan import ContextParallel, Plan
 
 _COLLECTIVES = torch.ops._c10d_functional
@@ -43,8 +44,7 @@ def spread_attention(model: Transformer, mesh: DeviceMesh, kind: ContextParallel
         if kind is ContextParallel.ULYSSES:
             layer.attention.attend = UlyssesAttention(group)
         else:
-            way = GatheredKeys(group) if kind is ContextParallel.ALL_GATHER else RingOfKeys(group)
-            layer.attention.attend = BlockAttention(way)
+            layer.attention.attend = (GatheredKeys if kind is ContextParallel.ALL_GATHER else RingOfKeys)(group)
 
 
 class UlyssesAttention:
@@ -64,25 +64,20 @@ class UlyssesAttention:
         return torch.cat(arrived.unbind(0), join)
 
 
-class KeyExchange(Protocol):
-    """How the keys and values of all ranks come to this one's queries. Both calls are collective."""
-
-    def attend(self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Any]:
-        """The answer, its sums, and the kernel's state."""
-        ...
-
-    def gradients(self, kernel: Kernel, grad: Tensor, answer: AttentionAnswer) -> Gradients: ...
-
-
-class BlockAttention:
-    """Keeps this rank's own keys and values for the backward pass, to which the others' come again."""
-
-    def __init__(self, way: KeyExchange) -> None:
-        self._way = way
+class KeyExchange(ABC):
+    """How the keys and values of all ranks come to this one's queries. It keeps this rank's own for the backward pass,
+    to which the others' come again. Every call is collective."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        out: Tensor = _Blocks.apply(query, key, value, self._way)  # type: ignore[no-untyped-call]
+        out: Tensor = _Blocks.apply(query, key, value, self)  # type: ignore[no-untyped-call]
         return out
+
+    @abstractmethod
+    def attend(self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Any]:
+        """The answer, its sums, and the kernel's state."""
+
+    @abstractmethod
+    def gradients(self, kernel: Kernel, grad: Tensor, answer: AttentionAnswer) -> Gradients: ...
 
 
 class _Blocks(torch.autograd.Function):
@@ -108,7 +103,7 @@ class Block:
     causal: bool = False
 
 
-class GatheredKeys:
+class GatheredKeys(KeyExchange):
     """All keys and values at once."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
@@ -197,7 +192,7 @@ def _heads(pair: Tensor) -> tuple[Tensor, Tensor]:
     return keys, values
 
 
-class RingOfKeys:
+class RingOfKeys(KeyExchange):
     """Keys and values go from rank to rank, while this one attends to those at hand. In the backward pass their
     gradients follow them, a step behind, and come home with the last."""
 
@@ -205,16 +200,11 @@ class RingOfKeys:
         self._rank, self._size, self._group = group.rank(), group.size(), group
 
     def attend(self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Any]:
-        coming = self._pass_on(torch.stack((key, value)))
+        others = self._others(self._pass_on(torch.stack((key, value))), query.shape[2])
         part, sums, state = kernel.forward(query, key, value, causal=True)
         # Copies: selective recomputation keeps what a kernel returned.
         mixed, sums = part.to(torch.float32, copy=True), sums.clone(memory_format=torch.contiguous_format)
-        for step in range(1, self._size):
-            here = coming.wait()
-            if step + 1 < self._size:
-                coming = self._pass_on(here)
-            block = self._block(step, query.shape[2])
-            own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
+        for here, own, theirs in others:
             merge(
                 mixed[own], sums[own], *kernel.forward(query[own], here[0][theirs], here[1][theirs], causal=False)[:2]
             )
@@ -222,15 +212,10 @@ class RingOfKeys:
 
     def gradients(self, kernel: Kernel, grad: Tensor, answer: AttentionAnswer) -> Gradients:
         query, key, value, out, sums, state = answer
-        coming = self._pass_on(torch.stack((key, value)))
+        others = self._others(self._pass_on(torch.stack((key, value))), query.shape[2])
         first, *own_gradients = kernel.backward(grad, answer, causal=True)
         of_query, of_own, home = first.float(), torch.stack(own_gradients), None
-        for step in range(1, self._size):
-            here = coming.wait()
-            if step + 1 < self._size:
-                coming = self._pass_on(here)
-            block = self._block(step, query.shape[2])
-            own, theirs = (_WHOLE, _WHOLE, block.queries), (_WHOLE, _WHOLE, block.keys)
+        for here, own, theirs in others:
             part_of = AttentionAnswer(query[own], here[0][theirs], here[1][theirs], out[own], sums[own], state)
             part, *parts = kernel.backward(grad[own], part_of, causal=False)
             of_query[own] += part
@@ -242,11 +227,17 @@ class RingOfKeys:
         of_key, of_value = of_own + home.wait()
         return of_query.to(query.dtype), of_key, of_value
 
-    def _block(self, step: int, length: int) -> Block:
-        """Of the rank that many places before: one before this one holds the front slice before both of this one's,
-        and its back slice behind both; one behind has both its slices between this one's."""
-        halves = slice(0, length // 2), slice(length // 2, length)
-        return Block(_WHOLE, halves[0]) if step <= self._rank else Block(halves[1], _WHOLE)
+    def _others(self, coming: Arrival, length: int) -> Iterator[tuple[Tensor, tuple[slice, ...], tuple[slice, ...]]]:
+        """Of each other rank its keys and values, as they come; which of this one's queries see them, and which of
+        them these see. A rank before this one holds the front slice before both of this one's, and its back slice
+        behind both; one behind has both its slices between this one's."""
+        for step in range(1, self._size):
+            here = coming.wait()
+            if step + 1 < self._size:
+                coming = self._pass_on(here)
+            halves = slice(0, length // 2), slice(length // 2, length)
+            queries, keys = (_WHOLE, halves[0]) if step <= self._rank else (halves[1], _WHOLE)
+            yield here, (_WHOLE, _WHOLE, queries), (_WHOLE, _WHOLE, keys)
 
     def _pass_on(self, message: Tensor) -> Arrival:
         """To the next rank, from the one before. Through the all-to-all, by which breakdowns know activations."""

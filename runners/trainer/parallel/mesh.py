@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,15 @@ from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 
 Value = TypeVar("Value")
+
+
+# Which places of the sequence a rank holds, in the order it holds them.
+Places = tuple[range, ...]
+
+
+@lru_cache(maxsize=4)
+def place_tensor(places: Places, device: torch.device) -> Tensor:
+    return torch.cat([torch.arange(part.start, part.stop, device=device) for part in places])
 
 
 @dataclass(frozen=True, slots=True)

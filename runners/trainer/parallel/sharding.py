@@ -293,7 +293,12 @@ class FlatAdamW:
         self._weights = torch.zeros(total, dtype=like.dtype, device=like.device)
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
         for parameter in parameters:
-            self._adopt(parameter)
+            # Its storage moves into the flat buffer, and its gradients are caught from now on.
+            view = self._weights[self._spans[parameter]].view(parameter.shape)
+            view.copy_(parameter.detach())
+            parameter.data = view
+            self._sums[parameter] = GradientSum(self._gradients[self._spans[parameter]].view(parameter.shape))
+            parameter.register_post_accumulate_grad_hook(self._collect)  # type: ignore[no-untyped-call]
         self._buckets = []
         for group, span in zip(groups, spans, strict=True):
             width = (span.stop - span.start) // count
@@ -425,14 +430,6 @@ class FlatAdamW:
         if bucket is not None and bucket.reducing is not None and self._copies is not None:
             bucket.reducing.wait()
             bucket.reducing = dist.all_reduce(bucket.master.grad, group=self._copies, async_op=True)
-
-    def _adopt(self, parameter: nn.Parameter) -> None:
-        """Move the parameter's storage into the flat buffer, and catch its gradients from now on."""
-        view = self._weights[self._spans[parameter]].view(parameter.shape)
-        view.copy_(parameter.detach())
-        parameter.data = view
-        self._sums[parameter] = GradientSum(self._gradients[self._spans[parameter]].view(parameter.shape))
-        parameter.register_post_accumulate_grad_hook(self._collect)  # type: ignore[no-untyped-call]  # torch.Tensor's
 
     def _collect(self, parameter: Tensor) -> None:
         if not isinstance(parameter, nn.Parameter):

@@ -72,7 +72,7 @@ class _Summed(torch.autograd.Function):
     """The sum over the ranks, or `x` itself, whose gradients are summed."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: str, shared: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, shared: bool, group: str) -> Tensor:
         ctx.group, ctx.shared = group, shared
         return x.view_as(x) if shared else sum_over(group, x)
 
@@ -81,26 +81,13 @@ class _Summed(torch.autograd.Function):
         return sum_over(ctx.group, gradients[0]) if ctx.shared else gradients[0], None, None
 
 
-def gathered(part: Tensor, group: dist.ProcessGroup, axis: int) -> Tensor:
-    """All ranks' parts along the axis, each of which has another part of its gradient on each rank."""
-    out: Tensor = _Moved.apply(part, True, group.group_name, group.size(), axis)  # type: ignore[no-untyped-call]
-    return out
-
-
-def enter(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
-    """All tokens, for weights that are cut."""
+def cross(x: Tensor, enters: bool, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
+    """Into a block all tokens, for weights that are cut; out of it the sum of what the ranks' parts of weights made, in
+    the layout between blocks."""
     if sequence_parallel:
-        return gathered(x, group, SEQUENCE)
-    out: Tensor = _Summed.apply(x, group.group_name, True)  # type: ignore[no-untyped-call]
-    return out
-
-
-def leave(x: Tensor, group: dist.ProcessGroup, *, sequence_parallel: bool) -> Tensor:
-    """The sum of what the ranks' parts of weights made, in the layout between blocks."""
-    if sequence_parallel:
-        part: Tensor = _Moved.apply(x, False, group.group_name, group.size(), SEQUENCE)  # type: ignore[no-untyped-call]
-        return part
-    out: Tensor = _Summed.apply(x, group.group_name, False)  # type: ignore[no-untyped-call]
+        moved: Tensor = _Moved.apply(x, enters, group.group_name, group.size(), SEQUENCE)  # type: ignore[no-untyped-call]
+        return moved
+    out: Tensor = _Summed.apply(x, enters, group.group_name)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -123,7 +110,7 @@ class VocabularyEmbedding(nn.Module):
         super().__init__()
         self.weight = embedding.weight
         self._first = _first_row(embedding.num_embeddings, group)
-        self._leave = partial(leave, group=group, sequence_parallel=sequence_parallel)
+        self._leave = partial(cross, enters=False, group=group, sequence_parallel=sequence_parallel)
 
     def forward(self, tokens: Tensor) -> Tensor:
         rows, outside = own_rows(tokens, self._first, len(self.weight))
@@ -161,10 +148,10 @@ def shard_tensors(model: Transformer, mesh: DeviceMesh, *, sequence_parallel: bo
     if model.head is not None:
         cut("head.weight", 0)
         model.head.group, model.head.first_row = group, _first_row(model.head.out_features, group)
-        model.head.register_forward_pre_hook(lambda _, inputs: (enter(inputs[0], **how), *inputs[1:]))
+        model.head.register_forward_pre_hook(lambda _, inputs: (cross(inputs[0], True, **how), *inputs[1:]))
     for index, layer in zip(model.layers, model.layer_list(), strict=True):
         model.partial_gradients |= _shard_layer(layer, f"layers.{index}", cut, group, model.spec.kv_heads)
-        layer.enter, layer.leave = partial(enter, **how), partial(leave, **how)
+        layer.enter, layer.leave = partial(cross, enters=True, **how), partial(cross, enters=False, **how)
     if sequence_parallel:
         model.partial_gradients |= {name for name, _ in model.named_parameters() if is_of_norm(name)}
     model.tie()

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from meshtune.runners.measuring import COUNTED_STEPS, is_settled, is_surely_slower, window_of
 from meshtune.runners.step_breakdown import Profile
-from meshtune.runners.trainer.compiling import compiles, uncompiled
+from meshtune.runners.trainer.compiling import compiles
 from meshtune.runners.trainer.failure import Progress
 from meshtune.runners.trainer.job import Measuring, TrainerJob
 from meshtune.runners.trainer.parallel.mesh import Mesh, gather, slowest, synchronize
@@ -254,7 +254,8 @@ def measure(
     compiled = compiles(job)
     if not compiled:
         progress.begin_steps()
-    with live or nullcontext(), uncompiled() if live and compiled else nullcontext():
+    # Compiled functions run as they were written: a mode that counts memory sees nothing else.
+    with live or nullcontext(), torch.compiler.set_stance("force_eager") if live and compiled else nullcontext():
         counted_s = [steps.take() for _ in range(COUNTED_STEPS - 1)]
         with noting_attention(trainer.first_chunk, compiled and live is None) as kernels:
             counted_s.append(steps.take())
@@ -284,7 +285,13 @@ def time_steps(job: TrainerJob, steps: Steps, device: torch.device) -> Timings:
         timings = split(times, measuring)
         # A plan is given up by a window of steps, since a slower one must not cost the time that a good one is given.
         early = split(times, replace(measuring, min_seconds=0.0))
-        decision = _agreed(_decide(timings, early, job), device)
+        incumbent_s = job.incumbent_step_time_s
+        slower = incumbent_s is not None and is_surely_slower(early.step_times_s, incumbent_s)
+        decision = Decision.ENOUGH if measuring.enough(timings.step_times_s) else Decision.STEP
+        # Rank 0's decision, so that no two ranks differ.
+        vote = torch.tensor(int(Decision.GIVE_UP if slower else decision), device=device)
+        dist.broadcast(vote, src=0)
+        decision = Decision(int(vote.item()))
         if decision is Decision.GIVE_UP:
             return replace(early, pruned=True)
         if decision is Decision.ENOUGH:
@@ -299,17 +306,3 @@ def split(times: Sequence[float], measuring: Measuring) -> Timings:
     timed = list(times[length:])
     settled = is_settled(window_of(timed, *measuring.window) or timed, measuring.precision)
     return Timings(list(times[:length]), timed, settled=settled)
-
-
-def _decide(timings: Timings, early: Timings, job: TrainerJob) -> Decision:
-    """early: without min_seconds."""
-    if job.incumbent_step_time_s is not None and is_surely_slower(early.step_times_s, job.incumbent_step_time_s):
-        return Decision.GIVE_UP
-    return Decision.ENOUGH if job.measuring.enough(timings.step_times_s) else Decision.STEP
-
-
-def _agreed(decision: Decision, device: torch.device) -> Decision:
-    """Rank 0's decision, so that no two ranks differ."""
-    vote = torch.tensor(int(decision), device=device)
-    dist.broadcast(vote, src=0)
-    return Decision(int(vote.item()))

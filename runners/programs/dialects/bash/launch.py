@@ -14,25 +14,13 @@ from dataclasses import dataclass, field, replace
 from os.path import exists, join, normpath
 from pathlib import Path, PurePath
 
-from meshtune.runners.programs.capture.stand_in import (
-    BARRED,
-    CONTAINERS,
-    NAMES,
-    named_files,
-)
+from meshtune.runners.programs.capture.stand_in import BARRED, CONTAINERS, NAMES, named_files
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Launch, Question
 from meshtune.runners.programs.dialects.bash.effects import Command, Script
 from meshtune.runners.programs.dialects.bash.expansion import Budget, as_written, is_known, unknown_parts
 from meshtune.runners.programs.dialects.bash.lexer import NotBash
 from meshtune.runners.programs.dialects.bash.script import read_script
-from meshtune.runners.programs.dialects.call import (
-    Call,
-    call_of,
-    launch_of,
-    starts_a_program,
-    starts_scripts,
-    trains,
-)
+from meshtune.runners.programs.dialects.call import Call, call_of, launch_of, starts_a_program, starts_scripts, trains
 from meshtune.runners.programs.dialects.job_script import submitted_head, with_devices
 from meshtune.runners.programs.dialects.job_variables import head_variables
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, option_value, read_file

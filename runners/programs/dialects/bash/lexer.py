@@ -148,8 +148,10 @@ class _Cutter:
                     found.append(Word((Piece(operator, quoted=True, literal=True),), line))
                     continue
                 found.append(Operator(operator, line))
-                if operator in ("<<", "<<-") and not closing:
-                    self._await_document(found, tabs=operator == "<<-")
+                # The text of a here-document starts on the next line and ends at the word that follows here.
+                reads = operator in ("<<", "<<-") and not closing
+                if reads and self._skip_blanks() and self.text[self.at] != "\n":
+                    self.waiting.append((found, len(found) - 1, self._word(), operator == "<<-"))
             else:
                 found.append(word := self._word())
                 self.testing = word.plain == "[[" or (self.testing and word.plain != "]]")
@@ -169,12 +171,6 @@ class _Cutter:
         for found, index, end, tabs in self.waiting:
             found[index] = Operator("<<", self.line, self._document(end, tabs=tabs))
         self.waiting.clear()
-
-    def _await_document(self, found: list[Token], *, tabs: bool) -> None:
-        """Its text starts on the next line and ends at the word that follows here."""
-        index = len(found) - 1
-        if self._skip_blanks() and self.text[self.at] != "\n":
-            self.waiting.append((found, index, self._word(), tabs))
 
     def _document(self, end: Word, *, tabs: bool) -> Word:
         """tabs: those that lines begin with are left out."""
