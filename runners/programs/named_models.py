@@ -54,12 +54,12 @@ def model_named(name: str, files: Mapping[str, str] | None = None) -> dict[str, 
     with problems_as(InvalidValue, name), raising(_refused, "", UnreadableText, OSError):
         if text := config_named(name, files):
             return {**read_config(read_json(text)), "name": last}
-        if preset := _preset(name, {}):
-            return {**preset_shapes(preset), "name": last}
-        if others := OTHERS & set(last.lower().split("-")):
-            raise _refused(f"is a model of {min(others)}; {DECODERS}")
-        hint = did_you_mean(last.lower(), model_presets())
-        raise _refused(f"is no folder with a config.json, no model in the cache of Hugging Face and no preset; {hint}")
+    if preset := _preset(name, {}):
+        return {**preset_shapes(preset), "name": last}
+    if others := OTHERS & set(last.lower().split("-")):
+        raise _refused(f"{name} is a model of {min(others)}; {DECODERS}")
+    hint = did_you_mean(last.lower(), model_presets())
+    raise _refused(f"{name} is no folder with a config.json, no model in Hugging Face's cache and no preset; {hint}")
 
 
 def _refused(told: str) -> InvalidValue:

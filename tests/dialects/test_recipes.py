@@ -315,6 +315,12 @@ def test_what_stays_unknown_of_adapters_is_asked(line, told, imported):
     assert any(told in question for question in document["open_questions"])
 
 
+def test_trl_recomputes_where_nobody_says_which_is_to_be_confirmed(imported):
+    document = imported(f"trl sft {LLAMA} {TRL}".replace("--gradient_checkpointing True ", ""))
+    assert document["baseline"]["recompute"] == "full"
+    assert [text for text in document["open_questions"] if "recompute full: TRL recomputes" in text]
+
+
 def test_adapters_of_another_kind_and_a_teacher_of_unknown_size_are_asked(imported):
     (question,) = imported(f"swift sft {SWIFT} --tuner_type ia3")["open_questions"]
     assert "adapters of another kind than LoRA" in question

@@ -333,7 +333,9 @@ def main(tool: str, words: list[str]) -> int:
         if at:
             return _run_once(tool, words, at)
     runs = tool in (*_ANSWERED, *DEVICE_COUNTS, *_PREFIXES) or (tool in PYTHONS and not is_training(words, _is_step()))
-    if runs or _is_harmless(tool, words):
+    # A tool that might reach beyond our folder, and does not with these words.
+    harmless = bool(NOT_DONE.get(tool)) and not any(word in NOT_DONE[tool] for word in words[:4])
+    if runs or harmless:
         real = _real(tool) or (_real("python3") if tool in PYTHONS else "")
         if not real:
             if tool in DEVICE_COUNTS:
@@ -343,11 +345,6 @@ def main(tool: str, words: list[str]) -> int:
         os.execv(real, [real, *words])
     _record(tool, words)
     return 0
-
-
-def _is_harmless(tool: str, words: list[str]) -> bool:
-    """Whether a tool that might reach beyond our folder does not, with these words."""
-    return bool(NOT_DONE.get(tool)) and not any(word in NOT_DONE[tool] for word in words[:4])
 
 
 def _ask() -> None:

@@ -104,7 +104,8 @@ def _flags(nodes: Sequence[ast.AST], text: str) -> Iterator[Flag]:
             for each in node.body if any("dataclass" in _source(each) for each in node.decorator_list) else ():
                 if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
                     flag = _of_value(each.target.id, each.value, dash, _source(each.annotation) == "bool")
-                    yield replace(flag, help=flag.help or _comment(lines, each))
+                    comment = lines[(each.end_lineno or each.lineno) - 1].partition("#")[2]
+                    yield replace(flag, help=flag.help or _short(comment))
 
 
 def _of_call(call: ast.Call) -> Iterator[Flag]:
@@ -155,10 +156,6 @@ def _source(value: ast.AST | None) -> str:
         return "" if value is None else ast.unparse(value)
     except (ValueError, RecursionError):
         return ""
-
-
-def _comment(lines: Sequence[str], node: ast.stmt) -> str:
-    return _short(lines[(node.end_lineno or node.lineno) - 1].partition("#")[2])
 
 
 def _short(text: Any) -> str:
