@@ -30,6 +30,7 @@ from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.recipe import PLAIN
 from meshtune.tuner.campaign import campaign as campaigns
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -216,6 +217,7 @@ class FakeWorkload:
         incumbent_step_time_s=None,
         knobs=(),
         real=False,
+        recipe=PLAIN,
     ) -> JobSpec:
         return JobSpec(
             name=name,
