@@ -39,11 +39,13 @@ def read_spec_file(
 
 
 def words_said(**given: Any) -> tuple[object, CampaignSpec, Space]:
-    """The spec of a model and devices in words, see `FitWords`, as `read_spec_file`. Raises WrongCall."""
-    from meshtune.tuner.specs.fit_words import said, spec_document
+    """The spec of a model or a launch, and devices in words, see `FitWords`, as `read_spec_file`. Raises WrongCall."""
+    from meshtune.tuner.specs.fit_words import launch_document, said, spec_document
 
     with raising(WrongCall, "", InvalidValue, InvalidSpec):
-        document = spec_document(said(**given), here=True)
+        words, file = said(**given), Path(given["model"])
+        launch = file.is_file() and file.name != "config.json"
+        document = launch_document(file, words)[0] if launch else spec_document(words, here=True)
         return document, *read_spec(document, None)
 
 
