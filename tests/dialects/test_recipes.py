@@ -115,6 +115,13 @@ READ: dict[str, tuple[str, dict[str, Any], Recipe]] = {
             offload_activations=True,
         ),
     ),
+    "the example of PEFT, quantized": (
+        f"torchrun --nproc_per_node 4 train.py {LLAMA} --max_seq_length 2048 --gradient_checkpointing True --bf16 True "
+        f"{BATCH} --use_peft_lora True --lora_r 8 --lora_dropout 0 --lora_target_modules q_proj,v_proj "
+        "--use_4bit_quantization True --use_nested_quant True --bnb_4bit_compute_dtype bfloat16",
+        {},
+        Recipe(adapter=lora(8, ("q", "v")), base_bits=4, plain_bits=32),
+    ),
     "trl, preferences": (
         f"torchrun --nproc_per_node 4 -m trl.scripts.dpo {LLAMA} {TRL}",
         {},
