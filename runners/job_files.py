@@ -17,7 +17,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -128,13 +128,10 @@ def _require_fit(name: str, known: os.stat_result, folder: int) -> None:
 
 def read_document(path: Path, most_bytes: int = MAX_DOCUMENT_BYTES) -> str:
     """The text of a file that is read whole. Raises FileNotFoundError, UnfitFile, OSError."""
-    file = open_file(path)
-    try:
+    with closing(open_file(path)) as file:
         if file.size_bytes > most_bytes:
             raise UnfitFile(f"{path.name} has {file.size_bytes} bytes, and at most {most_bytes} are read")
         content = b"".join(file.read(0, file.size_bytes))
-    finally:
-        file.close()
     with raising(UnfitFile, f"{path.name} is not UTF-8", UnicodeDecodeError):
         return content.decode("utf-8")
 

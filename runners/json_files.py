@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -118,7 +118,9 @@ def _read_dataclass(kind: Any, document: Mapping[str, Any], path: str) -> Any:
         except InvalidValue as error:
             problems += error.problems
     if getattr(kind, "__pydantic_config__", {}).get("extra") == "forbid":
-        problems += _unknown(document, known, path)
+        for key in filter(lambda key: key not in known, document):
+            hint = did_you_mean(key, list(known))
+            problems.append(Problem(f"{path}.{key}" if path else key, f"is not a known key; {hint}"))
     if problems:
         raise InvalidValue(problems)
     try:
@@ -127,12 +129,6 @@ def _read_dataclass(kind: Any, document: Mapping[str, Any], path: str) -> Any:
         raise InvalidValue([problem.under(path) for problem in error.problems]) from None
     except ValueError as error:
         raise InvalidValue([Problem(path, str(error))]) from None
-
-
-def _unknown(document: Mapping[str, Any], known: Mapping[str, Any], path: str) -> Iterator[Problem]:
-    for key in document:
-        if key not in known:
-            yield Problem(f"{path}.{key}" if path else key, f"is not a known key; {did_you_mean(key, list(known))}")
 
 
 _type_hints = cache(get_type_hints)

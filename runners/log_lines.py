@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 from meshtune.runners.job_files import UnfitFile, open_file
@@ -37,15 +38,9 @@ def split_lines(chunks: Iterable[bytes], *, whole: bool = True) -> Iterator[str]
 def lines_of(path: Path, logs: int = 1) -> Iterator[str]:
     """The whole lines of the beginning of one of a job's `logs` logs, in little memory; none where there is no such
     file, or none that is read. Raises OSError."""
-    try:
-        file = open_file(path)
-    except (FileNotFoundError, UnfitFile):
-        return
-    try:
-        most_bytes = min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, ALL_LOGS_BYTES // logs))
+    most_bytes = min(MAX_LOG_BYTES, max(MIN_LOG_BYTES, ALL_LOGS_BYTES // logs))
+    with suppress(FileNotFoundError, UnfitFile), closing(open_file(path)) as file:
         yield from split_lines(file.read(0, min(file.size_bytes, most_bytes)))
-    finally:
-        file.close()
 
 
 def _plain(line: str) -> str:
@@ -60,14 +55,11 @@ def read_tail(path: Path, most_bytes: int = LOG_TAIL_BYTES) -> str:
     """The end of a log file, from the start of a line where one starts in it; empty where there is none, and in the
     place of what is not read, what it is. Raises OSError."""
     try:
-        file = open_file(path)
+        with closing(open_file(path)) as file:
+            first = max(0, file.size_bytes - most_bytes)
+            text = b"".join(file.read(first, most_bytes)).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
     except UnfitFile as error:
         return f"({error})"
-    try:
-        first = max(0, file.size_bytes - most_bytes)
-        text = b"".join(file.read(first, most_bytes)).decode("utf-8", errors="replace")
-    finally:
-        file.close()
     return text if first == 0 else text.partition("\n")[2] or text

@@ -40,7 +40,7 @@ def read_machine(folder: Path, environment: Mapping[str, str]) -> Machine:
         links=links,
         torch=build,
         schedulers=read_schedulers(environment),
-        broken_schedulers=broken_schedulers(),
+        broken_schedulers=tuple(each.trouble for each in schedulers().values() if each.trouble),
         visible={name: environment[name] for name in VISIBILITY if name in environment},
         unread=unread,
     )
@@ -49,11 +49,6 @@ def read_machine(folder: Path, environment: Mapping[str, str]) -> Machine:
 ANSWER_LIMIT_S = 15.0
 # Written by `ray start`: the address of the cluster that this machine belongs to.
 RAY_CLUSTER = Path("/tmp/ray/ray_current_cluster")
-
-
-def broken_schedulers() -> tuple[str, ...]:
-    """Why schedulers of other packages cannot be used."""
-    return tuple(scheduler.trouble for scheduler in schedulers().values() if scheduler.trouble)
 
 
 def read_schedulers(environment: Mapping[str, str]) -> tuple[SchedulerFact, ...]:

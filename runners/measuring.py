@@ -176,13 +176,11 @@ def probability_within(t: float, degrees: int) -> float:
     """The probability that Student's t lies between -t and t: Abramowitz and Stegun 26.7.3 and 26.7.4."""
     angle = atan(t / sqrt(degrees))
     term = cos(angle) if degrees % 2 else 1.0
-    total = term if degrees > 1 or degrees % 2 == 0 else 0.0
+    total = term if degrees > 1 else 0.0
     for k in range(3 if degrees % 2 else 2, degrees - 1, 2):
         term *= cos(angle) ** 2 * (k - 1) / k
         total += term
-    if degrees % 2 == 0:
-        return sin(angle) * total
-    return 2 / pi * (angle + (sin(angle) * total if degrees > 1 else 0.0))
+    return 2 / pi * (angle + sin(angle) * total) if degrees % 2 else sin(angle) * total
 
 
 @cache

@@ -97,7 +97,7 @@ SCHEDULERS: Mapping[str, Scheduler] = {
         ),
     ),
     "simulated": Scheduler(
-        options="meshtune.runners.schedulers.simulated:HiddenClusterOptions",
+        options="meshtune.runners.schedulers.ground_truth:HiddenClusterOptions",
         runner="meshtune.runners.schedulers.simulated:create",
         harmless=frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
     ),

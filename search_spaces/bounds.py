@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
 from math import isqrt
 from typing import Annotated, Any, ClassVar
@@ -10,7 +9,6 @@ from typing import Annotated, Any, ClassVar
 from meshtune.search_spaces.checks import Checks, Limit, Listed, listed
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Axis
-from meshtune.search_spaces.stages import Split
 
 # Of one value of a dimension; products of three (tp * pp * cp) fit numpy's int64.
 MAX_VALUE = 1_000_000
@@ -85,11 +83,6 @@ def dimensions(bounds: Bounds, context: SpaceContext) -> dict[str, tuple[Any, ..
     if batch is None:
         chosen["grad_accum_steps"] = bounds.grad_accum_steps or DEFAULT_ACCUMULATIONS
     return chosen
-
-
-def union(splits: Mapping[tuple[int, int], list[Split]]) -> dict[str, tuple[int, ...]]:
-    every = [split for offered in splits.values() for split in offered]
-    return {name: tuple(sorted({split[at] for split in every})) for at, name in enumerate(PIPELINE[2:])}
 
 
 def divisors(*numbers: int) -> tuple[int, ...]:

@@ -206,7 +206,7 @@ class Checks:
     def _limit(self, limit: Limit | Text, path: str, value: Any) -> bool:
         if isinstance(value, Mapping):
             return all([self._limit(limit, f"{path}.{key}", each) for key, each in value.items()])
-        if isinstance(value, tuple):
+        if isinstance(value, (tuple, list)):
             return all([self._limit(limit, path, each) for each in value])
         unfit = "" if value is None else limit.unfit(value)
         return self.require(not unfit, path, unfit)

@@ -95,7 +95,7 @@ class _Parser:
         self._names: dict[str, None] = {}
 
     def parse(self) -> Condition:
-        holds = self._either()
+        holds = self._joined()
         if (left := self._tokens[self._next]).kind != "end":
             raise self._wrong(left.at, f"{left.text!r} is not expected here")
         return Condition(self._text, tuple(self._names), holds)
@@ -121,17 +121,14 @@ class _Parser:
             return token
         return None
 
-    def _either(self) -> Callable[[ColumnsByName], Any]:
-        parts = [self._both()]
-        while self._take("or"):
-            parts.append(self._both())
-        return parts[0] if len(parts) == 1 else lambda column: np.logical_or.reduce([one(column) for one in parts])
+    def _joined(self, joint: str = "or") -> Callable[[ColumnsByName], Any]:
+        def part() -> Callable[[ColumnsByName], Any]:
+            return self._joined("and") if joint == "or" else self._single()
 
-    def _both(self) -> Callable[[ColumnsByName], Any]:
-        parts = [self._single()]
-        while self._take("and"):
-            parts.append(self._single())
-        return parts[0] if len(parts) == 1 else lambda column: np.logical_and.reduce([one(column) for one in parts])
+        parts, join = [part()], np.logical_or if joint == "or" else np.logical_and
+        while self._take(joint):
+            parts.append(part())
+        return parts[0] if len(parts) == 1 else lambda column: join.reduce([one(column) for one in parts])
 
     def _single(self) -> Callable[[ColumnsByName], Any]:
         self._depth += 1
@@ -142,7 +139,7 @@ class _Parser:
                 inner = self._single()
                 return lambda column: np.logical_not(inner(column))
             if self._take("("):
-                inner = self._either()
+                inner = self._joined()
                 self._expect(")")
                 return inner
             return self._comparison()
@@ -218,12 +215,8 @@ class _Parser:
             return self._among(left, [right], others=sign == "!=")
         if not is_number(right.value):
             raise self._wrong(right.at, f"{left.name} {sign} {word(right.value)}: only numbers have an order")
-        compare, limit = _COMPARISONS[sign], right.value
-        domain, numbers = self._domains[left.name], self._numbers(left)
-        if domain.values is None:
-            return lambda column: compare(column(left.name), limit)
-        codes = [domain.first + at for at, number in enumerate(numbers) if compare(number, limit)]
-        return lambda column: np.isin(column(left.name), codes)
+        compare, limit, numbers = _COMPARISONS[sign], right.value, self._as_numbers(left)
+        return lambda column: compare(numbers(column), limit)
 
     def _among(self, left: _Name, listed: Sequence[_Literal], others: bool = False) -> Callable[[ColumnsByName], Any]:
         domain, name = self._domains[left.name], left.name
@@ -253,18 +246,14 @@ class _Parser:
 
         return holds
 
-    def _numbers(self, left: _Name) -> list[float]:
-        """The values as numbers, NaN for words and truth values."""
-        values = self._domains[left.name].values or ()
-        numbers = [float(value) if is_number(value) else np.nan for value in values]
-        if values and all(np.isnan(numbers)):
-            raise self._wrong(left.at, f"{left.name} is no number: it can be compared by == and != alone")
-        return numbers
-
     def _as_numbers(self, left: _Name) -> Callable[[ColumnsByName], FloatColumn]:
+        """The values as numbers, NaN for words and truth values."""
         name, domain = left.name, self._domains[left.name]
         if domain.values is None:
             return lambda column: np.asarray(column(name), dtype=np.float64)
+        numbers = [float(value) if is_number(value) else np.nan for value in domain.values]
+        if numbers and all(np.isnan(numbers)):
+            raise self._wrong(left.at, f"{name} is no number: it can be compared by == and != alone")
         # Codes below the first one are an inactive knob's.
-        table = np.array([np.nan] * domain.first + self._numbers(left))
+        table = np.array([np.nan] * domain.first + numbers)
         return lambda column: table[np.asarray(column(name), dtype=np.int64)]

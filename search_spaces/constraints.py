@@ -27,25 +27,22 @@ from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedu
 from meshtune.search_spaces.stages import layers_between
 
 
-def _tp_divides(size: str, reason: str) -> Constraint:
-    """The rule that tp divides one of the model's sizes."""
+def _tp_divides(size: str, reason: str, able: str = "") -> Constraint:
+    """The rule that tp divides one of the model's sizes, or, of a trainer that is able, the other way round."""
+
+    def repeats(s: SpaceContext) -> bool:
+        return bool(able) and getattr(s.capabilities, able)
+
     return Constraint(
         f"tp-{size.replace('_', '-')}",
         reason,
-        lambda c, s: getattr(s.model, size) % c["tp"] == 0,
-        lambda p, s: f"tp({p.tp}) does not divide {size}({getattr(s.model, size)})",
+        lambda c, s: (
+            (getattr(s.model, size) % c["tp"] == 0) | (repeats(s) & (c["tp"] % max(1, getattr(s.model, size)) == 0))
+        ),
+        lambda p, s: (
+            f"tp({p.tp}) does not divide {size}({getattr(s.model, size)})" + ", nor the other way round" * repeats(s)
+        ),
     )
-
-
-def _kv_heads(c: Columns, s: SpaceContext) -> BoolColumn:
-    kv, tp = s.model.kv_heads, c["tp"]
-    whole: BoolColumn = kv % tp == 0
-    return whole | (tp % kv == 0) if s.capabilities.kv_replication else whole
-
-
-def _kv_heads_numbers(p: Plan, s: SpaceContext) -> str:
-    text = f"tp({p.tp}) does not divide kv_heads({s.model.kv_heads})"
-    return text + (", nor the other way round" if s.capabilities.kv_replication else "")
 
 
 def _zero_runs(c: Columns, s: SpaceContext) -> BoolColumn:
@@ -178,11 +175,10 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         lambda p, s: f"tp({p.tp}) does not divide the {s.cluster.domain} devices of a node",
     ),
     _tp_divides("heads", "each rank computes whole attention heads"),
-    Constraint(
-        "tp-kv-heads",
+    _tp_divides(
+        "kv_heads",
         "each rank holds whole key/value heads, or, where the trainer can, a copy of the one that its queries share",
-        _kv_heads,
-        _kv_heads_numbers,
+        "kv_replication",
     ),
     Constraint(
         "tp-ffn",

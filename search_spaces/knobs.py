@@ -32,15 +32,14 @@ MAX_KNOBS = 64
 MAX_CONTROLLING = 100_000
 
 
-class KnobSet(Sequence[Knob]):
+class KnobSet(tuple[Knob, ...]):
     """The knobs of one space, in the order given. Raises InvalidValue with every mistake, by the knob's name."""
 
     def __init__(self, knobs: Sequence[Knob] = ()) -> None:
-        self._knobs = tuple(knobs)
-        self._at = {knob.name: at for at, knob in enumerate(self._knobs)}
+        self._at = {knob.name: at for at, knob in enumerate(self)}
         self._conditions: dict[int, Condition] = {}
         problems = list(self._clashes())
-        for at, knob in enumerate(self._knobs):
+        for at, knob in enumerate(self):
             if knob.when:
                 try:
                     self._conditions[at] = parse_condition(knob.when, self._domains())
@@ -51,20 +50,8 @@ class KnobSet(Sequence[Knob]):
             problems.append(Problem(f"{cycle[0]}.when", f"conditions in a circle: {' -> '.join(cycle)}"))
         if problems:
             raise InvalidValue(problems)
-        defaults = [knob.position(knob.default) or 0 for knob in self._knobs]
+        defaults = [knob.position(knob.default) or 0 for knob in self]
         self.defaults: Codes = np.array(defaults, dtype=np.int64) + 1
-
-    def __len__(self) -> int:
-        return len(self._knobs)
-
-    def __getitem__(self, at: Any) -> Any:
-        return self._knobs[at]
-
-    def __iter__(self) -> Iterator[Knob]:
-        return iter(self._knobs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KnobSet) and self._knobs == other._knobs
 
     def __hash__(self) -> int:
         return hash(tuple(self._at))
@@ -74,7 +61,7 @@ class KnobSet(Sequence[Knob]):
         return tuple(self._at)
 
     def named(self, name: str) -> Knob | None:
-        return self._knobs[self._at[name]] if name in self._at else None
+        return self[self._at[name]] if name in self._at else None
 
     def without(self, name: str) -> KnobSet:
         """The knobs but for one, and for those whose conditions need it."""
@@ -82,8 +69,8 @@ class KnobSet(Sequence[Knob]):
         for at in self._order:
             condition = self._conditions.get(at)
             if condition is not None and gone & set(condition.names):
-                gone.add(self._knobs[at].name)
-        return KnobSet([knob for knob in self._knobs if knob.name not in gone])
+                gone.add(self[at].name)
+        return KnobSet([knob for knob in self if knob.name not in gone])
 
     def reading(self, name: str, text: str) -> KnobValue:
         """The value of a knob that a text stands for; the text itself where it is none of them, or no knob's."""
@@ -94,26 +81,26 @@ class KnobSet(Sequence[Knob]):
     @property
     def size(self) -> Knob | None:
         """The knob that sizes the job; None where all trials have all devices."""
-        return next((knob for knob in self._knobs if knob.name in SIZES), None)
+        return next((knob for knob in self if knob.name in SIZES), None)
 
     @property
     def searched(self) -> tuple[Knob, ...]:
         """The others, whose values are combined with each layout."""
-        return tuple(knob for knob in self._knobs if knob.name not in SIZES)
+        return tuple(knob for knob in self if knob.name not in SIZES)
 
     def _domains(self) -> dict[str, Domain]:
         fields = {axis.name: Domain(axis.members or None) for axis in AXES}
         fields |= {axis.name: Domain((False, True)) for axis in AXES if axis.kind is bool}
-        knobs = {knob.name: Domain(knob.values, first=1) for knob in self._knobs}
+        knobs = {knob.name: Domain(knob.values, first=1) for knob in self}
         return {**fields, **knobs, **{name: Domain() for name in SIZES}}
 
     def _clashes(self) -> Iterator[Problem]:
-        if len(self._knobs) > MAX_KNOBS:
-            yield Problem("", f"are {len(self._knobs)}, more than {MAX_KNOBS}")
+        if len(self) > MAX_KNOBS:
+            yield Problem("", f"are {len(self)}, more than {MAX_KNOBS}")
         if all(name in self._at for name in SIZES):
             yield Problem("devices", "nodes and devices both size the job: name one of them")
         taken: dict[tuple[str, str], str] = {}
-        for knob in self._knobs:
+        for knob in self:
             for way in ("env", "config", "option"):
                 if (delivery := getattr(knob, way)) is None:
                     continue
@@ -127,26 +114,19 @@ class KnobSet(Sequence[Knob]):
     def _ordered(self) -> tuple[tuple[int, ...], list[str]]:
         """The knobs with those that their conditions name before them, and a circle where there is one."""
         done: dict[int, None] = {}
-        path: list[int] = []
-        circle: list[str] = []
 
-        def visit(at: int) -> None:
-            if at in done or circle:
-                return
+        def visit(at: int, *path: int) -> list[str]:
             if at in path:
-                circle.extend(self._knobs[one].name for one in [*path[path.index(at) :], at])
-                return
-            path.append(at)
-            condition = self._conditions.get(at)
+                return [self[one].name for one in (*path[path.index(at) :], at)]
+            condition = None if at in done else self._conditions.get(at)
             for name in condition.names if condition else ():
-                if name in self._at:
-                    visit(self._at[name])
-            path.pop()
+                if name in self._at and (circle := visit(self._at[name], *path, at)):
+                    return circle
             done[at] = None
+            return []
 
-        for at in range(len(self._knobs)):
-            visit(at)
-        return tuple(done), circle
+        circles = [circle for at in range(len(self)) if (circle := visit(at))]
+        return tuple(done), circles[0] if circles else []
 
     def _is_active(self, at: int, columns: Columns, codes: Codes, devices_per_node: int) -> BoolColumn:
         condition = self._conditions.get(at)
@@ -164,7 +144,7 @@ class KnobSet(Sequence[Knob]):
         """The codes with 0 where a knob is inactive, and each size as the layout has it. columns: of the layouts."""
         canonical = codes.copy()
         for at in self._order:
-            if self._knobs[at].name in SIZES:
+            if self[at].name in SIZES:
                 canonical[:, at] = self._size_codes(at, columns, devices_per_node)
             else:
                 active = self._is_active(at, columns, canonical, devices_per_node)
@@ -172,7 +152,7 @@ class KnobSet(Sequence[Knob]):
         return canonical
 
     def _size_codes(self, at: int, columns: Columns, devices_per_node: int) -> IntColumn:
-        knob = self._knobs[at]
+        knob = self[at]
         sizes = _sizes(knob.name, columns, devices_per_node)
         size_codes = np.zeros(len(sizes), dtype=np.int64)
         for place, value in enumerate(knob.values):
@@ -192,13 +172,13 @@ class KnobSet(Sequence[Knob]):
         index = np.arange(len(columns["tp"]))
         codes = np.tile(self.defaults, (len(index), 1))
         for at in self._order:
-            if self._knobs[at].name in SIZES:
+            if self[at].name in SIZES:
                 codes[:, at] = self._size_codes(at, columns_at(columns, index), devices_per_node)
                 continue
             active = self._is_active(at, columns_at(columns, index), codes, devices_per_node)
             codes[~active, at] = 0
-            if knobs is None or self._knobs[at].name in knobs:
-                many = len(self._knobs[at].values)
+            if knobs is None or self[at].name in knobs:
+                many = len(self[at].values)
                 times = np.where(active, many, 1)
                 each = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
                 moved = np.repeat(active, times)
@@ -211,7 +191,7 @@ class KnobSet(Sequence[Knob]):
         conditions name have too many combinations."""
         named = {name for condition in self._conditions.values() for name in condition.names if name in self._at}
         controlling = [knob.name for knob in self.searched if knob.name in named]
-        spans = int(np.prod([float(len(self._knobs[self._at[name]].values)) for name in controlling]))
+        spans = int(np.prod([float(len(self[self._at[name]].values)) for name in controlling]))
         if spans > MAX_CONTROLLING:
             problem = f"{', '.join(controlling)} stand in conditions of others, with {spans} combinations"
             raise InvalidValue([Problem("", f"{problem}: more than {MAX_CONTROLLING}")])
@@ -224,7 +204,7 @@ class KnobSet(Sequence[Knob]):
         index, codes = self.expand(some, devices_per_node, controlling)
         of_index = columns_at(some, index)
         ways = np.ones(len(index))
-        for at, knob in enumerate(self._knobs):
+        for at, knob in enumerate(self):
             if knob.name not in controlling and knob.name not in SIZES:
                 active = self._is_active(at, of_index, codes, devices_per_node)
                 ways *= np.where(active, float(len(knob.values)), 1.0)
@@ -240,15 +220,15 @@ class KnobSet(Sequence[Knob]):
 
     def draw(self, columns: Columns, devices_per_node: int, rng: np.random.Generator) -> Codes:
         """A random assignment for each of the layouts."""
-        sizes = [len(knob.values) for knob in self._knobs]
+        sizes = [len(knob.values) for knob in self]
         codes = rng.integers(1, np.array(sizes, dtype=np.int64) + 1, size=(len(columns["tp"]), len(sizes)))
         return self.canonical(columns, codes, devices_per_node)
 
     def known_codes(self, plans: Sequence[Plan]) -> Codes:
         """Of the plans' knobs; 0 for a value, or a whole knob, that is not among these."""
-        codes = np.zeros((len(plans), len(self._knobs)), dtype=np.int64)
+        codes = np.zeros((len(plans), len(self)), dtype=np.int64)
         for row, plan in enumerate(plans):
-            for at, knob in enumerate(self._knobs):
+            for at, knob in enumerate(self):
                 if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
                     codes[row, at] = place + 1
         return codes
@@ -264,23 +244,20 @@ class KnobSet(Sequence[Knob]):
 
     def values_of(self, codes: Sequence[int]) -> KnobValues:
         """The values that one row of codes stands for."""
-        pairs = zip(self._knobs, codes, strict=True)
+        pairs = zip(self, codes, strict=True)
         return KnobValues({knob.name: knob.values[code - 1] for knob, code in pairs if code})
 
     def problems(self, columns: Columns, plan: Plan, devices_per_node: int) -> list[tuple[str, str]]:
         """What is wrong with the knobs of a plan, by knob. columns: of the plan alone."""
-        problems = []
-        codes = np.zeros((1, len(self._knobs)), dtype=np.int64)
+        problems, codes = [], self.known_codes([plan])
         for name, value in plan.knobs.items():
             knob = self.named(name)
             if knob is None:
                 problems.append((name, f"{name} is no knob of the spec; {did_you_mean(name, self.names)}"))
-            elif (place := knob.position(value)) is None:
+            elif not codes[0, self._at[name]]:
                 problems.append((name, f"{name}({word(value)}) is not among {listed(map(word, knob.values))}"))
-            else:
-                codes[0, self._at[name]] = place + 1
         for at in self._order:
-            knob, given = self._knobs[at], codes[0, at] > 0
+            knob, given = self[at], codes[0, at] > 0
             if knob.name in SIZES:
                 own = int(self._size_codes(at, columns, devices_per_node)[0])
                 if given and codes[0, at] != own:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshtune.search_spaces.bounds import PIPELINE, dimensions, union
+from meshtune.search_spaces.bounds import PIPELINE, dimensions
 from meshtune.search_spaces.bounds import Bounds as Bounds
 from meshtune.search_spaces.checks import InvalidValue, Problem, listed, raising
 from meshtune.search_spaces.columns import (
@@ -96,10 +96,12 @@ class Space(Sequence[Plan]):
         of_size = product(self.dimensions["pp"], self.dimensions["vpp"])
         self._splits = None if bounded else {size: splits_offered(model, *size, able) for size in of_size}
         if self._splits is not None:
-            chosen = sum(map(len, self._splits.values()))
-            self.dimensions |= union(self._splits)
-            if chosen > sizes["pp"] * sizes["vpp"]:
-                sizes = {name: size for name, size in sizes.items() if name not in PIPELINE} | {"pipelines": chosen}
+            chosen = [split for offered in self._splits.values() for split in offered]
+            for name, less in zip(PIPELINE[2:], zip(*chosen, strict=True), strict=True):
+                self.dimensions[name] = tuple(sorted(set(less)))
+            if len(chosen) > sizes["pp"] * sizes["vpp"]:
+                sizes = {name: size for name, size in sizes.items() if name not in PIPELINE}
+                sizes["pipelines"] = len(chosen)
         self.combinations = prod(sizes.values())
         _require_few(sizes, max_combinations)
 
@@ -314,10 +316,8 @@ class Space(Sequence[Plan]):
 
     def _active(self, plan: Plan) -> KnobValues:
         columns, per_node = columns_of([plan]), self.context.cluster.devices_per_node
-        codes = self.knobs.defaults[None, :].copy()
-        for at, knob in enumerate(self.knobs):
-            if knob.name in plan.knobs and (place := knob.position(plan.knobs[knob.name])) is not None:
-                codes[0, at] = place + 1
+        known = self.knobs.known_codes([plan])
+        codes = np.where(known > 0, known, self.knobs.defaults)
         return self.knobs.values_of(self.knobs.canonical(columns, codes, per_node)[0].tolist())
 
     def _devices_of(self, plan: Plan) -> int:

@@ -19,6 +19,7 @@ from meshtune.runners.measuring import is_surely_slower
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.programs.workloads.simulated import SimulatedJob
 from meshtune.runners.step_breakdown import Part, Profile
+from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share, Some
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, PRIOR_LOG_SD, Constants
 from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
@@ -41,12 +42,19 @@ _PART = {TimePart.RECOMPUTE: Part.COMPUTE} | {part: Part(str(part)) for part in 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conditions:
-    """noise: standard deviation of the logarithm of step times, per run and per step. fault_rate: a lost node's."""
+class HiddenClusterOptions(Closed):
+    """The hidden cluster, and how it runs jobs."""
 
-    seed: int
-    noise: float
-    fault_rate: float
+    # Choice of the hidden cluster.
+    seed: Natural = 0
+    # Standard deviation of the logarithm of step times, once per run and again per step.
+    noise: Share = 0.02
+    # Share of the jobs that lose a node before their result (`lost`, tried again).
+    fault_rate: Chance = 0.0
+    # Duration of a job by the clock on the wall.
+    seconds_per_trial: Amount = 0.0
+    # Jobs that run at once, each on a cluster of its own.
+    slots: Some = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +112,16 @@ def hidden_constants(seed: int) -> Constants:
     return Constants(**drawn)
 
 
-def run(job: SimulatedJob, name: str, time_limit_s: float, conditions: Conditions) -> Ending:
+def run(job: SimulatedJob, name: str, time_limit_s: float, options: HiddenClusterOptions) -> Ending:
     """How the job of this name ends; each name has noise and faults of its own. The limit is on simulated time."""
-    rng = _rng(conditions.seed, "run", name)
-    if rng.random() < conditions.fault_rate:
+    rng = _rng(options.seed, "run", name)
+    if rng.random() < options.fault_rate:
         node = f"{job.cluster.name}-{rng.integers(job.cluster.nodes):05d}"
         return Ending(state=JobState.LOST, reason=f"simulated: node {node} failed", share=float(rng.random()))
-    true = truth(job.training, job.plan, conditions.seed).times(job.time_factor, job.memory_factor)
+    true = truth(job.training, job.plan, options.seed).times(job.time_factor, job.memory_factor)
     if true.peak_bytes > job.cluster.device.memory_bytes:
         return _out_of_memory(job, true)
-    return _measured(job, true, time_limit_s, conditions, rng)
+    return _measured(job, true, time_limit_s, options, rng)
 
 
 def _out_of_memory(job: SimulatedJob, true: Truth) -> Ending:
@@ -128,9 +136,9 @@ def _out_of_memory(job: SimulatedJob, true: Truth) -> Ending:
 
 
 def _measured(
-    job: SimulatedJob, true: Truth, time_limit_s: float, conditions: Conditions, rng: np.random.Generator
+    job: SimulatedJob, true: Truth, time_limit_s: float, options: HiddenClusterOptions, rng: np.random.Generator
 ) -> Ending:
-    noise, device = conditions.noise, job.cluster.device
+    noise, device = options.noise, job.cluster.device
     run_s = true.step_s * exp(noise * rng.standard_normal())
     warmup = [run_s * FIRST_STEP_FACTOR, *(run_s for _ in range(WARMUP_STEPS - 1))]
     steps: list[float] = []
@@ -152,7 +160,7 @@ def _measured(
         peak_memory_bytes=(round(true.peak_bytes),),
         profile=None if pruned else _profile(true, run_s),
         # Another seed is another cluster, which measurements must tell apart as they do real software.
-        software={"hidden cluster": str(conditions.seed)},
+        software={"hidden cluster": str(options.seed)},
         knobs=job.plan.knobs,
         hardware=(HardwareKind(device=device.name[:MAX_TEXT], memory_bytes=device.memory_bytes, driver="simulated"),),
     )

@@ -21,26 +21,10 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import RESULT_FILE, write_result
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedJob, parse_job
 from meshtune.runners.schedulers.file_queue import FileQueue
-from meshtune.runners.schedulers.ground_truth import Conditions, Ending, run
-from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share, Some, raising
+from meshtune.runners.schedulers.ground_truth import Ending, HiddenClusterOptions, run
+from meshtune.search_spaces.checks import raising
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.physics.training import missing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HiddenClusterOptions(Closed):
-    """The hidden cluster, and how it runs jobs."""
-
-    # Choice of the hidden cluster.
-    seed: Natural = 0
-    # Standard deviation of the logarithm of step times, once per run and again per step.
-    noise: Share = 0.02
-    # Share of the jobs that lose a node before their result (`lost`, tried again).
-    fault_rate: Chance = 0.0
-    # Duration of a job by the clock on the wall.
-    seconds_per_trial: Amount = 0.0
-    # Jobs that run at once, each on a cluster of its own.
-    slots: Some = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +89,8 @@ class SimulatedRunner:
     def submit(self, spec: JobSpec) -> str:
         job = _read_job(spec)
         options = self._options
-        conditions = Conditions(seed=options.seed, noise=options.noise, fault_rate=options.fault_rate)
         with raising(InvalidJob, f"{spec.name} cannot be simulated", ValueError, ArithmeticError, LookupError):
-            ending = run(job, spec.name, spec.time_limit_s, conditions)
+            ending = run(job, spec.name, spec.time_limit_s, options)
         return self._queue.submit(
             spec,
             lambda now: PlayedJob(

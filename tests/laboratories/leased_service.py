@@ -17,7 +17,8 @@ from typing import Any
 
 from meshtune.runners import registry
 from meshtune.runners.base import JobSpec, JobState, JobStatus
-from meshtune.runners.schedulers.simulated import HiddenClusterOptions, SimulatedRunner
+from meshtune.runners.schedulers.ground_truth import HiddenClusterOptions
+from meshtune.runners.schedulers.simulated import SimulatedRunner
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.driving.rounds import drive_all

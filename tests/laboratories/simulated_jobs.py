@@ -7,7 +7,8 @@ from places import SPEEDS, cluster
 
 from meshtune.runners.base import JobState, JobStatus
 from meshtune.runners.programs.workloads.simulated import SimulatedWorkload
-from meshtune.runners.schedulers.simulated import HiddenClusterOptions, SimulatedRunner
+from meshtune.runners.schedulers.ground_truth import HiddenClusterOptions
+from meshtune.runners.schedulers.simulated import SimulatedRunner
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 

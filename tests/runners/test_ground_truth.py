@@ -11,7 +11,7 @@ import pytest
 from meshtune.runners.base import JobState
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.programs.workloads.simulated import Code, SimulatedJob
-from meshtune.runners.schedulers.ground_truth import Conditions, hidden_constants, run, truth
+from meshtune.runners.schedulers.ground_truth import HiddenClusterOptions, hidden_constants, run, truth
 from meshtune.runners.step_breakdown import Part
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec, LinkSpec
 from meshtune.search_spaces.columns import columns_of
@@ -39,7 +39,7 @@ CLUSTER = ClusterSpec(
 )
 PLAN = Plan(tp=8, pp=2, dp=4, micro_batch_size=1, grad_accum_steps=64, zero_stage=1)
 JOB = SimulatedJob(model=MODEL, plan=PLAN, cluster=CLUSTER)
-QUIET = Conditions(seed=7, noise=0.0, fault_rate=0.0)
+QUIET = HiddenClusterOptions(seed=7, noise=0.0, fault_rate=0.0)
 NOISY = replace(QUIET, noise=0.02)
 LONG_S = 1e6
 

@@ -16,7 +16,8 @@ from meshtune.runners.outcome import RESULT_FILE, Verdict, read_result
 from meshtune.runners.programs.workloads.simulated import JOB_FILE, SimulatedWorkload, parse_job
 from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.runners.registry import create_runner
-from meshtune.runners.schedulers.simulated import HiddenClusterOptions, SimulatedRunner
+from meshtune.runners.schedulers.ground_truth import HiddenClusterOptions
+from meshtune.runners.schedulers.simulated import SimulatedRunner
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import LinkSpec
 from meshtune.search_spaces.knob import Knob

@@ -113,6 +113,7 @@ PLAIN_FIELDS = {
         *("name", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len", "activation", "norm"),
         *("position", "tied_head", "experts", "top_k", "head_dim", "latent_attention", "shared_ffn", "dense_layers"),
         *("dense_ffn", "moe_every", "window", "full_attention_every", "mtp_layers", "vocab_multiple"),
+        "tower_parameters",
     },
     Measuring: {
         *("max_warmup_steps", "min_steps", "max_steps", "max_seconds", "precision", "profile_steps", "loss_steps"),

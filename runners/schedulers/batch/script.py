@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.shell_modules import CALLS_MODULE, MODULE_FILES
 from meshtune.runners.untrusted_text import read_words
-from meshtune.search_spaces.checks import Amount, Checks, Closed, Positive
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Positive, Text
 
 LAUNCH_WRAPPER = "-m meshtune.runners.schedulers.batch.launch_wrapper"
 # What the scheduler's own limit leaves for the nodes' start, setup lines and imports: the ranks keep the job's limit.
@@ -43,6 +43,7 @@ _OF_THE_NODE = (
 # Burst buffers: Cray's DataWarp (#DW), and Slurm's own (#BB, and #BB_LUA of the plugin in Lua).
 _BURST_BUFFER = re.compile(r"#(?:BB\w*|DW) \S.*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+Line = Annotated[str, Text(r"^[^\n]*$", "be single lines")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +67,18 @@ class BatchOptions(Closed):
     extra_lines: tuple[str, ...] = ()
     # Shell lines before the ranks start, such as `module load cuda`; what they export reaches the ranks. A line that
     # fails fails the job.
-    setup: tuple[str, ...] = ()
+    setup: tuple[Line, ...] = ()
     # Shell lines after the ranks have ended, or the setup has failed; they see the setup's variables. One that fails
     # changes nothing. They run too where the scheduler tells the job to end, for as long as it waits before it kills;
     # not so in a step of an allocation, which is killed at once.
-    teardown: tuple[str, ...] = ()
+    teardown: tuple[Line, ...] = ()
     # Variables of the ranks, exported after the setup lines and taken literally; a workload's own `env` wins.
     environment: Mapping[str, str] = field(default_factory=dict)
     # Beginning of every rank's command line, in the shell's words: `apptainer exec --nv $SIF`, `numactl -l`. Scripts
     # that launch by themselves (`start: job`) are started without.
-    prefix: str = ""
+    prefix: Line = ""
     # The interpreter, with meshtune, that starts the ranks; by default the one that writes the script.
-    python: str = ""
+    python: Annotated[str, Text(r"(?s)^(/.*)?$", "be an absolute path")] = ""
     # Time limit of a command of the scheduler.
     call_limit_s: Positive = 30.0
     # Shortest time between two looks at the jobs; of several campaigns of one service the least counts.
@@ -95,14 +96,9 @@ class BatchOptions(Closed):
             fit = (line.startswith(self.directive) or bool(_BURST_BUFFER.fullmatch(line))) and "\n" not in line
             problem = f"must be lines that start with {self.directive!r}, '#BB' or '#DW', not {line!r}"
             checks.require(fit, "extra_lines", problem)
-        for name, lines in (("setup", self.setup), ("teardown", self.teardown), ("prefix", (self.prefix,))):
-            for line in lines:
-                checks.require("\n" not in line, name, f"must be single lines, not {line!r}")
         for variable in self.environment:
             problem = f"{variable!r} is no name of a variable"
             checks.require(bool(_VARIABLE.fullmatch(variable)), "environment", problem)
-        relative = bool(self.python) and not self.python.startswith("/")
-        checks.require(not relative, "python", f"must be an absolute path, not {self.python!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import PurePosixPath
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 from zlib import crc32
 
 import yaml
@@ -19,8 +19,9 @@ import yaml
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
 from meshtune.runners.schedulers.kubernetes.manifests import QUEUE_LABEL, volumes_of
+from meshtune.runners.schedulers.kubernetes.options import LABEL_WORDS, Image
 from meshtune.runners.yaml_blocks import BlockDumper
-from meshtune.search_spaces.checks import Checks, Closed
+from meshtune.search_spaces.checks import Checks, Closed, Text
 
 _INDEX_FIELD = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # The one group of pods: ours in a JobSet; in Trainer's own runtimes it has this name (constants.go, Node).
@@ -30,6 +31,7 @@ _PORT = 29500
 # A pod's host name, NAME-workers-0-INDEX and five letters more, is a label of 63 characters at most.
 _LONGEST_NAME = 40
 _LABEL = r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?"
+_Label = Annotated[str, Text(f"^{_LABEL}$", LABEL_WORDS)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,23 +46,19 @@ class ManifestOptions(Closed):
     }
 
     # With the training program in it.
-    image: str
+    image: Image
     # Of the object.
-    namespace: str = "default"
+    namespace: _Label = "default"
     # A LocalQueue of Kueue, where there is one.
-    queue: str = ""
+    queue: Annotated[str, Text(f"^({_LABEL})?$", LABEL_WORDS)] = ""
     # The resource that a pod gets one of per device; empty for none.
     device: str = "nvidia.com/gpu"
     # Of a JobSet: volume claims by the path where the pods see them. A TrainJob's are its runtime's.
     claims: Mapping[str, str] = field(default_factory=dict)
     # Of a TrainJob.
-    runtime: str = "torch-distributed"
+    runtime: _Label = "torch-distributed"
 
     def _check(self, checks: Checks) -> None:
-        checks.require(bool(re.fullmatch(r"\S{1,500}", self.image)), "image", f"must name an image, not {self.image!r}")
-        for name, text in {"namespace": self.namespace, "runtime": self.runtime, "queue": self.queue}.items():
-            fits = bool(re.fullmatch(_LABEL, text)) or (name == "queue" and not text)
-            checks.require(fits, name, f"must have lower-case letters, digits, '-' and '.' only, not {text!r}")
         wrong = [path for path in self.claims if not PurePosixPath(path).is_absolute()]
         checks.require(not wrong, "claims", f"must be paths from the root on, not {wrong}")
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import Amount, Checks, Closed, Count, Positive, names_in
+from meshtune.search_spaces.checks import Amount, Checks, Closed, Count, Positive, Text, names_in
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
-_LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+Image = Annotated[str, Text(r"^\S{1,500}$", "name an image")]
+_LABEL, LABEL_WORDS = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", "have lower-case letters, digits, '-' and '.' only"
+_Name = Annotated[str, Text(f"^({_LABEL})?$", LABEL_WORDS)]
 # Of a pod's spec and of its container, what the runner writes itself.
 OWN_FIELDS = names_in("""
     affinity automountServiceAccountToken activeDeadlineSeconds containers enableServiceLinks nodeSelector
@@ -29,15 +30,15 @@ class KubernetesOptions(Closed):
     """The image, the volumes and the places of the pods, and how the API server is asked."""
 
     # With meshtune and the training program in it.
-    image: str
+    image: Image
     # Of the image, or on a volume: for the launch wrapper, and for jobs in place of this service's own interpreter.
     python: str = "python3"
     # A context of the kubeconfig file; empty: its current one, or inside a pod the pod's own service account.
     context: str = ""
     # Where the jobs are made.
-    namespace: str = "default"
+    namespace: Annotated[str, Text(f"^{_LABEL}$", LABEL_WORDS)] = "default"
     # A LocalQueue of Kueue: jobs are sent suspended, and Kueue starts them.
-    queue: str = ""
+    queue: _Name = ""
     # The resource that a pod gets one of per device; empty: none; by default the one of the cluster's kind of devices.
     device: str | None = None
     # More limits of each pod: {cpu: "96", memory: 1500Gi, rdma/hca: "8"}.
@@ -51,7 +52,7 @@ class KubernetesOptions(Closed):
     # As in a pod's spec: [{key: nvidia.com/gpu, operator: Exists}].
     tolerations: tuple[Mapping[str, Any], ...] = ()
     # The pods' account; none of its rights are given to them.
-    service_account: str = ""
+    service_account: _Name = ""
     # More of a pod's spec, as it stands there: {hostNetwork: true, priorityClassName: low}.
     pod: Mapping[str, Any] = field(default_factory=dict)
     # More of its container: {securityContext: {capabilities: {add: [IPC_LOCK]}}}.
@@ -64,11 +65,6 @@ class KubernetesOptions(Closed):
     poll_s: Amount = 3.0
 
     def _check(self, checks: Checks) -> None:
-        checks.require(bool(re.fullmatch(r"\S{1,500}", self.image)), "image", f"must name an image, not {self.image!r}")
-        for name in ("namespace", "queue", "service_account"):
-            text = getattr(self, name)
-            fits = bool(_LABEL.fullmatch(text)) or (not text and name != "namespace")
-            checks.require(fits, name, f"must have lower-case letters, digits, '-' and '.' only, not {text!r}")
         for name, paths in (("claims", tuple(self.claims)), ("host_paths", self.host_paths)):
             wrong = [path for path in paths if not PurePosixPath(path).is_absolute()]
             checks.require(not wrong, name, f"must be paths from the root on, not {wrong}")

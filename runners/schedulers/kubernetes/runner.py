@@ -52,7 +52,19 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
 
     def _deliver(self, spec: JobSpec) -> str:
         with raising(Refused, f"{spec.name} was refused", Rejected):
-            self._send(spec)
+            if self._options.queue:
+                self._require_queue()
+            if spec.nodes > 1:
+                self._require_service()
+            try:
+                self._api.create_job(render_job(spec, self._options, User(os.getuid(), os.getgid())))
+            except Rejected as error:
+                if error.code != 409:
+                    raise
+                there = self._api.job(object_name(spec))
+                owner = there and (there["metadata"].get("annotations") or {}).get(DIRECTORY_ANNOTATION)
+                if owner != str(spec.directory):
+                    raise Rejected(409, f"there is another Job of the name {object_name(spec)}") from None
         return object_name(spec)
 
     def cancel(self, id: str) -> None:
@@ -71,22 +83,6 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
 
     def close(self) -> None:
         self._api.close()
-
-    def _send(self, spec: JobSpec) -> None:
-        """Raises Rejected and RunnerUnavailable."""
-        if self._options.queue:
-            self._require_queue()
-        if spec.nodes > 1:
-            self._require_service()
-        try:
-            self._api.create_job(render_job(spec, self._options, User(os.getuid(), os.getgid())))
-        except Rejected as error:
-            if error.code != 409:
-                raise
-            there = self._api.job(object_name(spec))
-            owner = there and (there["metadata"].get("annotations") or {}).get(DIRECTORY_ANNOTATION)
-            if owner != str(spec.directory):
-                raise Rejected(409, f"there is another Job of the name {object_name(spec)}") from None
 
     def _require_queue(self) -> None:
         """Without the right to read queues, Kueue says later what is wrong."""

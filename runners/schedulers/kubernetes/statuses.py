@@ -60,9 +60,6 @@ class SeenJob:
     def suspended(self) -> bool:
         return bool(self.job["spec"].get("suspend"))
 
-    def condition(self, kind: str) -> Document | None:
-        return condition_of(self.job, kind)
-
     @property
     def started(self) -> bool:
         """A container of it has run."""
@@ -71,7 +68,7 @@ class SeenJob:
     @property
     def ended(self) -> bool:
         """Kubernetes does nothing more for it."""
-        return any(self.condition(kind) for kind in ("Complete", "Failed"))
+        return any(condition_of(self.job, kind) for kind in ("Complete", "Failed"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,9 +143,9 @@ def status_of(spec: JobSpec, seen: SeenJob | None, notes: Sequence[Note], *, can
     pods = sorted(map(read_pod, seen.pods), key=lambda pod: pod.index)
     run = _Run(pods, notes)
     if not seen.deleting and (seen.ended or not cancel_asked):
-        if seen.condition("Complete"):
+        if condition_of(seen.job, "Complete"):
             return noted_status(end, notes, run.nodes) if end else run.timed(_SUCCEEDED)
-        if failure := seen.condition("Failed"):
+        if failure := condition_of(seen.job, "Failed"):
             return _failed(failure, end, run, spec)
         if seen.suspended and notes:
             return run.lost(Cause.PREEMPTION, "suspended after it had started, as Kueue does to preempt")

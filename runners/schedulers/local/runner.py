@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from meshtune.runners.base import InvalidJob, JobSpec, JobStatus, Refused, Runne
 from meshtune.runners.devices.visible import VisibleDevices, visible_devices
 from meshtune.runners.documents import read_value
 from meshtune.runners.json_files import write_files
+from meshtune.runners.processes.gang import minimal_environment
 from meshtune.runners.processes.job_user import JobUser, job_user
 from meshtune.runners.schedulers.local.spool import Spool, SpooledJob
 from meshtune.search_spaces.checks import Checks, Closed, Positive, raising
@@ -143,9 +145,16 @@ class LocalRunner:
         if lock is None:
             return True
         os.close(lock)
-        self._server = self._spool.start_server(
-            "meshtune.runners.schedulers.local.server", "--idle-s", str(self._idle_s)
-        )
+        server = ("-m", "meshtune.runners.schedulers.local.server", str(self._spool.root))
+        with self._spool.log.open("ab") as log:
+            self._server = subprocess.Popen(
+                [sys.executable, *server, "--idle-s", str(self._idle_s)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=minimal_environment(),
+                start_new_session=True,
+            )
         return not died
 
 

@@ -59,10 +59,6 @@ class Server:
     jobs_changed_at: int = -1
     change_seen_at: float = 0.0
 
-    @property
-    def busy(self) -> bool:
-        return bool(self.queue or self.running or self.unwritten)
-
     def recover(self) -> None:
         """Take over a spool: what its dead server had running is lost."""
         for name in self.spool.names():
@@ -256,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             server.step(time.monotonic())
         if server.out_of_time and not server.running and not server.unwritten:
             return 0
-        if server.busy:
+        if server.queue or server.running or server.unwritten:
             idle_since = time.monotonic()
         elif time.monotonic() - idle_since > options.idle_s:
             return 0

@@ -11,8 +11,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,7 +18,6 @@ from pathlib import Path
 
 from meshtune.runners.base import JobSpec, JobState, JobStatus, is_fit, require_fit
 from meshtune.runners.json_files import encode_job, read_json_file, write_whole
-from meshtune.runners.processes.gang import minimal_environment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +66,6 @@ class Spool:
             return False
         except OSError:  # what cannot be looked at now is no less there
             return True
-
-    def start_server(self, module: str, *options: str, **shown: str) -> subprocess.Popen[bytes]:
-        """Start a module as the server of these files, which outlives us. shown: more variables. Raises OSError."""
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", module, str(self.root), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**minimal_environment(), **shown},
-                start_new_session=True,
-            )
 
     def add(self, job: SpooledJob) -> bool:
         """Put a job in; False when one of that name is there already. Raises InvalidJob for a name unfit for a file."""

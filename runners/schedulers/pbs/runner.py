@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from meshtune.runners.base import JobSpec, JobStatus, RunnerUnavailable, Start
 from meshtune.runners.command import Answer
@@ -30,13 +30,14 @@ from meshtune.runners.schedulers.batch.script import (
 )
 from meshtune.runners.schedulers.batch.shared_look import SharedRunner, share
 from meshtune.runners.schedulers.pbs.vocabulary import Unreadable, read_jobs, read_status, status_of
-from meshtune.search_spaces.checks import Checks
+from meshtune.search_spaces.checks import Checks, Text
 from meshtune.search_spaces.cluster import ClusterSpec
 
 SCRIPT_FILE = "pbs.sh"
 LOG_FILE = "pbs.log"
 # What would send our environment along, make an array of it, or run it again unasked.
 _FORBIDDEN = ("-V", "-v", "-J", "-r")
+_Word = Annotated[str, Text(r"^\S*$", "be one word")]
 _PER_NODE = "{processes_per_node}"
 
 
@@ -57,36 +58,32 @@ class PbsOptions(BatchOptions):
     }
 
     # As for `qsub -q` and `-A`.
-    queue: str = ""
-    project: str = ""
+    queue: _Word = ""
+    project: _Word = ""
     # `-l filesystems=`, required at ALCF: `home:flare`.
-    filesystems: str = ""
+    filesystems: _Word = ""
     # Resources of each node, in PBS's words: `ncpus=208:ngpus=6`. Without it a node's chunk has the site's default,
     # often 1 CPU; name `ncpus` where jobs are bound to their request. Open MPI starts as many processes on a node as
     # PBS_NODEFILE has lines of it: `ncpus=32:mpiprocs={processes_per_node}`.
-    select: str = ""
+    select: _Word = ""
     # How nodes are shared.
-    place: str = "scatter:excl"
+    place: _Word = "scatter:excl"
     # How to start `processes` processes, `processes_per_node` on each node. The default suits HPE's PALS and MPICH's
     # Hydra, of which --envall has what the setup lines set reach the processes on all nodes.
     mpiexec: str = "mpiexec -n {processes} --ppn {processes_per_node} --envall"
     # Further arguments of it where each device has a process: `--cpu-bind=list:4-7:8-11`. One process for a node, such
     # as torchrun, is bound to nothing: its own would all share what is meant for the first.
-    binding: str = ""
+    binding: Annotated[str, Text(r"^[^\n]*$", "be a single line")] = ""
     # As everywhere; here by default.
     login_shell: bool = True
 
     def _check(self, checks: Checks) -> None:
-        for name in ("queue", "project", "filesystems", "select", "place"):
-            text = getattr(self, name)
-            checks.require(len(text.split()) <= 1 and text == text.strip(), name, f"must be one word, not {text!r}")
         fit = not {"{", "}"} & set(self.select.replace(_PER_NODE, ""))
         checks.require(fit, "select", f"may hold {_PER_NODE} alone, not {self.select!r}")
         BatchOptions._check(self, checks)
         for line in self.extra_lines:
             apart = line.removeprefix("#PBS ").startswith(_FORBIDDEN)
             checks.require(not apart, "extra_lines", f"must not have {', '.join(_FORBIDDEN)}, as {line!r}")
-        checks.require("\n" not in self.binding, "binding", f"must be a single line, not {self.binding!r}")
         checks.require(_is_template(self.mpiexec), "mpiexec", f"must start {{processes}}, not {self.mpiexec!r}")
 
 
@@ -117,6 +114,7 @@ def _rank(spec: JobSpec, options: PbsOptions, host: SubmitHost) -> str:
 def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
     wanted = options.select.replace(_PER_NODE, str(spec.processes_per_node))
     select = ":".join(part for part in (f"select={spec.nodes}", wanted) if part)
+    minutes, seconds = divmod(ceil(spec.time_limit_s + BACKSTOP_S), 60)
     # A user cannot set a comment.
     labels = ",".join(f"MESHTUNE_{name.upper()}={value}" for name, value in spec.labels.items())
     return [
@@ -126,7 +124,7 @@ def _directives(spec: JobSpec, options: PbsOptions) -> list[str]:
         *([f"-A {options.project}"] if options.project else []),
         f"-l {select}",
         f"-l place={options.place}",
-        f"-l walltime={_clock(spec.time_limit_s + BACKSTOP_S)}",
+        f"-l walltime={minutes // 60:02}:{minutes % 60:02}:{seconds:02}",
         *([f"-l filesystems={options.filesystems}"] if options.filesystems else []),
         # One log, written in place as the job goes; no second run; no mail, which the end of a job can cause.
         *("-j oe", "-k doe", f"-o {shlex.quote(str(spec.directory / LOG_FILE))}", "-r n", "-m n"),
@@ -146,11 +144,6 @@ _MEETING = f"""\
 address=$(head -n 1 "$PBS_NODEFILE")
 port=$(({FIRST_PORT} + ${{PBS_JOBID%%[!0-9]*}} % {PORTS}))
 """
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(ceil(seconds), 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
 def _is_template(text: str) -> bool:

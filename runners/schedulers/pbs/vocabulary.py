@@ -176,16 +176,12 @@ def _end(job: Mapping[str, Any]) -> JobStatus:
         return EXITS.get(code, _lost(f"PBS could not run it: exit status {code}"))
     if code == 0:
         return JobStatus(state=JobState.SUCCEEDED, exit_code=0)
-    if _over_walltime(job):
+    used, granted = (_duration_s((job.get(key) or {}).get("walltime")) for key in ("resources_used", "Resource_List"))
+    if used is not None and granted is not None and used >= granted:
         # Servers before 22.05 know no -29: they give what the script, told to end, made of it.
         return EXITS[-29]
     code = code if code < _SIGNALLED else _SIGNALLED - code
     return JobStatus(state=JobState.FAILED, reason=f"the job script {exit_words(code)}", exit_code=code)
-
-
-def _over_walltime(job: Mapping[str, Any]) -> bool:
-    used, granted = (_duration_s((job.get(key) or {}).get("walltime")) for key in ("resources_used", "Resource_List"))
-    return used is not None and granted is not None and used >= granted
 
 
 def _duration_s(text: object) -> float | None:

@@ -7,7 +7,6 @@ arguments) with (answer, error), after a first such pair that tells whether it i
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import re
@@ -66,17 +65,14 @@ def message_of(error: BaseException) -> str:
     return " ".join(reasons.split())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="meshtune.runners.schedulers.ray.driver")
-    parser.add_argument("channel", type=int, help="the descriptor of a connection to the link")
-    parser.add_argument("address")
-    options = parser.parse_args(arguments)
-    os.set_inheritable(options.channel, False)
-    channel: Connection = Connection(options.channel)
+def main(descriptor: str, address: str) -> int:
+    """descriptor: of a connection to the link."""
+    os.set_inheritable(int(descriptor), False)
+    channel: Connection = Connection(int(descriptor))
     try:
-        connect(options.address)
+        connect(address)
     except Exception as error:
-        channel.send((None, f"{options.address}: {message_of(error)}"))
+        channel.send((None, f"{address}: {message_of(error)}"))
         return 1
     channel.send(("connected", ""))
     driver = RayDriver()
@@ -87,4 +83,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

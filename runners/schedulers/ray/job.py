@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, Start
-from meshtune.runners.json_files import encode_job
 from meshtune.runners.processes.gang import first_death, gang_end
 
 
@@ -107,10 +105,6 @@ class JobRun:
         )
 
 
-def encode(job: RayJob) -> dict[str, Any]:
-    return {**asdict(job), "spec": encode_job(job.spec)}
-
-
 def ranks_of(spec: JobSpec, node: int) -> range:
     """The processes that start on the node of this number."""
     if spec.start is Start.JOB:
@@ -118,15 +112,12 @@ def ranks_of(spec: JobSpec, node: int) -> range:
     return range(node * spec.processes_per_node, (node + 1) * spec.processes_per_node)
 
 
-def capacity(job: RayJob, node: RayNode) -> float:
-    """How many devices the node has for such a job, in use or not."""
-    return min(node.resources.get(name, 0.0) for name in job.bundle)
-
-
 def room(job: RayJob, nodes: Sequence[RayNode], *, sharing: bool) -> int:
     """How many of the job's nodes these can be. sharing: one of them may be several, as CPU processes may play; the
     devices of several nodes are not in one machine."""
-    fits = [int(capacity(job, node) // job.spec.devices_per_node) for node in nodes]
+    # The devices that a node has for such a job, in use or not.
+    capacities = [min(node.resources.get(name, 0.0) for name in job.bundle) for node in nodes]
+    fits = [int(capacity // job.spec.devices_per_node) for capacity in capacities]
     return sum(fits if sharing and job.devices == "CPU" else (fit > 0 for fit in fits))
 
 

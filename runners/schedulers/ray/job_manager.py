@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup
+from ray.util.placement_group import PlacementGroup, placement_group_table
 
 from meshtune.runners.base import Cause, JobState, JobStatus
 from meshtune.runners.json_files import encode_job, read_json_value
@@ -35,7 +35,6 @@ from meshtune.runners.schedulers.ray.worker_group import (
     living_nodes,
     release,
     reserve,
-    reserved,
 )
 
 # A placement group takes some tens of milliseconds, more on a busy cluster. After this, idle groups may be what it
@@ -71,7 +70,7 @@ class ManagedJob:
 
     def placed(self) -> PlacementGroup | None:
         """The placement group, no longer this entry's, once Ray has placed it."""
-        if self.placement is None or not reserved(self.placement):
+        if self.placement is None or placement_group_table(self.placement)["state"] != "CREATED":
             return None
         placement, self.placement, self.request = self.placement, None, None
         return placement

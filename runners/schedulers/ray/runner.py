@@ -17,8 +17,7 @@ from typing import Any
 
 from meshtune.runners.base import InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, SubmitFailed, require_fit
 from meshtune.runners.documents import read_value
-from meshtune.runners.json_files import read_json_value, write_files
-from meshtune.runners.schedulers.ray.job import RayJob, encode
+from meshtune.runners.json_files import encode_job, read_json_value, write_files
 from meshtune.search_spaces.checks import Checks, Closed, Positive, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
@@ -161,11 +160,11 @@ class RayRunner:
         if not spec.command:
             raise InvalidJob(f"{spec.name} has an empty command")
         spec = replace(spec, directory=spec.directory.resolve())
-        document = encode(RayJob(spec=spec, devices=self._devices, idle_s=self._options.idle_s))
+        job = {"spec": encode_job(spec), "devices": self._devices, "idle_s": self._options.idle_s}
         if not self._ask("has", self._key(spec.name)):
             with raising(SubmitFailed, f"{spec.name} cannot be written", OSError):
                 write_files(spec.directory, spec.files)
-            self._ask("add", self._key(spec.name), document)
+            self._ask("add", self._key(spec.name), job)
         return spec.name
 
     def poll(self, ids: Sequence[str]) -> Mapping[str, JobStatus]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from meshtune.runners.processes.gang import JOB_MARK, Meeting, kill_marked, meeting_here, minimal_environment
@@ -100,10 +100,6 @@ def reserve(job: RayJob, request: PlacementRequest) -> PlacementGroup:
         else None,
     )
     return group
-
-
-def reserved(group: PlacementGroup) -> bool:
-    return bool(placement_group_table(group)["state"] == "CREATED")
 
 
 def release(group: PlacementGroup) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import read_value
@@ -15,18 +15,19 @@ from meshtune.runners.processes.gang import FIRST_PORT, PORTS
 from meshtune.runners.schedulers.batch.script import (
     BACKSTOP_S,
     BatchOptions,
+    Line,
     SubmitHost,
     render_body,
     render_launch,
     render_rank,
     submit_host,
 )
-from meshtune.search_spaces.checks import Checks, Count, Positive, Whole
+from meshtune.search_spaces.checks import Checks, Count, Positive, Text, Whole
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 
 SCRIPT_FILE = "slurm.sh"
 LOG_FILE = "slurm.log"
-_WORD = re.compile(r"[A-Za-z0-9_.,:/@+&|*()\[\]=-]*")
+_Word = Annotated[str, Text(r"^[A-Za-z0-9_.,:/@+&|*()\[\]=-]*$", "be one word of Slurm's")]
 _GRES = re.compile(r"[A-Za-z0-9_.:-]*")
 _NAMED = ("partition", "account", "qos", "constraint", "reservation", "wckey")
 _OF_SRUN = ("mpi", "cpu_bind", "gpu_bind")
@@ -58,32 +59,32 @@ class SlurmOptions(BatchOptions):
     # One job per trial; trials as steps of the allocation that the campaign runs in; or of allocations that it submits.
     mode: Mode = Mode.JOB
     # As sbatch's options of these names.
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    constraint: str = ""
-    reservation: str = ""
-    wckey: str = ""
+    partition: _Word = ""
+    account: _Word = ""
+    qos: _Word = ""
+    constraint: _Word = ""
+    reservation: _Word = ""
+    wckey: _Word = ""
     # Name of one device, such as `gpu:h100`; a job asks for as many per node as its plan uses. "" asks for none; by
     # default `gpu` where the cluster's devices are CUDA.
     gres: str | None = None
     # The cluster of several under one accounting, as -M of Slurm's commands; by default the one of this machine.
-    cluster: str = ""
+    cluster: _Word = ""
     # As srun's option of this name.
-    mpi: str = ""
+    mpi: _Word = ""
     # As srun's options of these names, where each device has a process. One process for a node, such as torchrun, is
     # bound to nothing: its own would all share what is meant for the first.
-    cpu_bind: str = ""
-    gpu_bind: str = ""
+    cpu_bind: _Word = ""
+    gpu_bind: _Word = ""
     # pyxis: the image, and SRC:DST pairs. The job's folder is mounted too, where the ranks start; `python` is a path in
     # the container.
-    container_image: str = ""
-    container_mounts: tuple[str, ...] = ()
+    container_image: Line = ""
+    container_mounts: tuple[Line, ...] = ()
     # Further arguments of srun alone, each a word with its value, taken literally: `--network=job_vni`; of the same
     # option the last counts.
-    srun_arguments: tuple[str, ...] = ()
+    srun_arguments: tuple[Line, ...] = ()
     # Nodes to keep away from.
-    exclude: tuple[str, ...] = ()
+    exclude: tuple[_Word, ...] = ()
     # CPUs of each device's process. By default one where no devices are asked for; else the CPUs of the smallest
     # fitting node with such devices, divided by its devices (`sinfo`; where Slurm names no devices, by those of the
     # cluster's spec). A script that is only shown leaves them to the site. `OMP_NUM_THREADS` is 1 unless `setup`
@@ -102,16 +103,6 @@ class SlurmOptions(BatchOptions):
     pilot_idle_s: Positive = 120.0
 
     def _check(self, checks: Checks) -> None:
-        named = [(name, getattr(self, name)) for name in (*_NAMED, *_OF_SRUN, "cluster")]
-        for name, value in [*named, *(("exclude", node) for node in self.exclude)]:
-            checks.require(bool(_WORD.fullmatch(value)), name, f"must be one word of Slurm's, not {value!r}")
-        for name, words in (
-            ("container_image", (self.container_image,)),
-            ("container_mounts", self.container_mounts),
-            ("srun_arguments", self.srun_arguments),
-        ):
-            for word in words:
-                checks.require("\n" not in word, name, f"must be single lines, not {word!r}")
         for word in self.srun_arguments:
             problem = f"must each be an option with its value, such as '--network=job_vni', not {word!r}"
             checks.require(word.startswith("-"), "srun_arguments", problem)
