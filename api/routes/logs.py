@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -17,8 +16,7 @@ from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber, re
 from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
 from meshtune.runners.job_files import OpenFile
-from meshtune.tuner.results.quantities import rfc3339
-from meshtune.tuner.service.job_files import list_logs, open_log
+from meshtune.tuner.service.job_files import LogView, list_logs, open_log
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import NotFound
 
@@ -44,13 +42,6 @@ _PART: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogView:
-    name: str
-    bytes: int
-    modified_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogsView:
     """The logs of one attempt; none where its folder was pruned."""
 
@@ -62,12 +53,7 @@ def list_trial_logs(
     campaign_id: CampaignId, number: TrialNumber, attempt: AttemptNumber, service: ServiceHandle
 ) -> LogsView:
     """The logs of one job: of its ranks, and of its scheduler. At most 200; none once the folder was pruned."""
-    return LogsView(
-        files=[
-            LogView(name=file.name, bytes=file.size_bytes, modified_at=rfc3339(file.modified_at))
-            for file in list_logs(_folder(service, campaign_id, number, attempt))
-        ]
-    )
+    return LogsView(files=list_logs(_folder(service, campaign_id, number, attempt)))
 
 
 @router.get("/logs/{name}", response_class=Response, responses={200: _TEXT, 206: _PART, **problems(416)})

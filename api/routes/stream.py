@@ -53,7 +53,7 @@ class EventStream(StreamingResponse):
     def __init__(
         self, hub: StreamHub, service: Service, caller: Token, campaign: str | None, after: int | None
     ) -> None:
-        super().__init__(self._until_store_fails(), headers=HEADERS)
+        super().__init__(self._frames(), headers=HEADERS)
         self._hub, self._service, self._caller, self._after = hub, service, caller, after
         # Where the client takes nothing, `send` waits, and only this ends it.
         self._cut = anyio.CancelScope()
@@ -67,30 +67,26 @@ class EventStream(StreamingResponse):
         finally:
             self._hub.leave(self._subscriber)
 
-    async def _until_store_fails(self) -> AsyncIterator[bytes]:
-        """The frames; a database that fails ends them early: the client comes again with the last id that it has."""
-        with suppress(StoreError):
-            async for frames in self._frames():
-                yield frames
-
     async def _frames(self) -> AsyncIterator[bytes]:
+        """A database that fails ends them early: the client comes again with the last id that it has."""
         yield RETRY
         subscriber, seen = self._subscriber, self._after
-        if seen is not None and seen > await run_in_threadpool(self._service.newest_event):
-            seen = None  # of another database, such as one from before a backup came back
-        # Nothing is kept for a client that is far behind, so that it is not cut off while it catches up.
-        while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:
-            yield b"".join(map(frame_of, page))
-            seen = page[-1].id
-        subscriber.live, position = True, self._hub.position
-        if seen is not None:
-            while page := [event for event in await self._page(seen) if event.id <= position]:
+        with suppress(StoreError):
+            if seen is not None and seen > await run_in_threadpool(self._service.newest_event):
+                seen = None  # of another database, such as one from before a backup came back
+            # Nothing is kept for a client that is far behind, so that it is not cut off while it catches up.
+            while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:
                 yield b"".join(map(frame_of, page))
                 seen = page[-1].id
-        seen = max(position, seen or 0)
-        yield f'id: {seen}\nevent: ready\ndata: {{"id": {seen}}}\n\n'.encode()
-        async for frames in self._live(seen):
-            yield frames
+            subscriber.live, position = True, self._hub.position
+            if seen is not None:
+                while page := [event for event in await self._page(seen) if event.id <= position]:
+                    yield b"".join(map(frame_of, page))
+                    seen = page[-1].id
+            seen = max(position, seen or 0)
+            yield f'id: {seen}\nevent: ready\ndata: {{"id": {seen}}}\n\n'.encode()
+            async for frames in self._live(seen):
+                yield frames
 
     async def _live(self, seen: int) -> AsyncIterator[bytes]:
         """What is new after the event `seen`. The token is looked at again with every heartbeat."""

@@ -49,13 +49,6 @@ class CampaignDetails(Closed):
         checks.require(len(self.notes) <= MAX_NOTES, "notes", problem)
 
 
-def details_of(campaign: Campaign) -> CampaignDetails:
-    spec = campaign.spec
-    return CampaignDetails(
-        name=spec.name, budget=spec.budget, trial=spec.trial, tags=campaign.tags, notes=campaign.notes
-    )
-
-
 def extendable(campaign: Campaign) -> bool:
     """Whether it has ended and goes on with a larger budget."""
     return campaign.state is CampaignState.COMPLETED and campaign.spec.search.kind != CALIBRATION

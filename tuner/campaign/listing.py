@@ -41,9 +41,6 @@ class Order(Generic[Key]):
     key: Key
     descending: bool = False
 
-    def __str__(self) -> str:
-        return f"{'-' if self.descending else ''}{self.key}"
-
 
 @dataclass(frozen=True, slots=True)
 class Cursor:

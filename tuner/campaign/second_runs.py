@@ -9,10 +9,11 @@ docs/explanation/measuring.md says which plans leave, when the rounds end and be
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, log, sqrt
 from statistics import NormalDist, fmean
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ CHANCE = 0.02
 # So many rounds tell which plan is faster where there is no baseline, and nothing is decided.
 ROUNDS_ALONE = 2
 _NORMAL = NormalDist()
+T = TypeVar("T")
 
 # log of a speed by plan and round, as `Objective.speed` compares them.
 Cells = Mapping[tuple[Plan, int], float]
@@ -306,10 +308,17 @@ def _stable(plans: Sequence[Plan], trials: Sequence[Trial], fit: Sequence[Trial]
 
 def _front_first(measured: Sequence[Trial]) -> list[Trial]:
     """Trials from the fastest on: first those that need less memory than every faster one, then the others."""
-    front, lowest = list[Trial](), inf
-    for trial in measured:
-        peak = None if trial.measurement is None else trial.measurement.fullest_rank_bytes
-        if peak is not None and peak < lowest:
-            front.append(trial)
-            lowest = peak
+    runs = ((trial, trial.measurement) for trial in measured)
+    peaks = [(trial, peak) for trial, run in runs if run and (peak := run.fullest_rank_bytes) is not None]
+    front = [trial for trial, _ in falling(peaks, lambda pair: pair[1])]
     return front + [trial for trial in measured if trial not in front]
+
+
+def falling(values: Iterable[T], of: Callable[[T], float]) -> list[T]:
+    """Those that are below all before them: of plans in the order of one quantity, the front of two."""
+    kept, lowest = list[T](), inf
+    for value in values:
+        if of(value) < lowest:
+            kept.append(value)
+            lowest = of(value)
+    return kept

@@ -20,18 +20,16 @@ from meshtune.tuner.cli.common import WrongCall, console, errors, named
 from meshtune.tuner.cli.following import work_on
 from meshtune.tuner.cli.options import HomePlace
 from meshtune.tuner.cli.render.display import CampaignRow
-from meshtune.tuner.prediction.predict import Basis
 from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.known_best import MAX_CAMPAIGNS, BestKnown, CampaignRecords, LaunchQuestion, best_measured
 from meshtune.tuner.results.known_best_projection import best_projected
 from meshtune.tuner.results.record import Record
-from meshtune.tuner.service.calibrations import known_basis
 from meshtune.tuner.service.changing import legal_plan
 from meshtune.tuner.service.driving.loop import Driver, drive_one
 from meshtune.tuner.service.leases import CampaignBusy
 from meshtune.tuner.service.service import Service, remeasure
-from meshtune.tuner.store import NotFound, Store, StoreError
+from meshtune.tuner.store import NotFound, Store
 
 
 class AtHome:
@@ -180,16 +178,3 @@ def open_campaign(place: HomePlace, campaign_id: str) -> Iterator[tuple[Service,
     """The service, and the campaign whose id is or begins so, with `last` the newest."""
     with open_service(place) as service:
         yield service, named(campaign_id, service.store.campaign, service.store.campaigns, NotFound)
-
-
-def read_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial]) -> Basis:
-    """As `known_basis`, from the database that is there; a database that cannot be read is told, and predictions do
-    without."""
-    try:
-        with open_service(place) as service:
-            return known_basis(service.store, spec, trials=trials)
-    except WrongCall:  # there is none yet
-        return Basis()
-    except StoreError as error:
-        errors.print(f"meshtune: no calibration was looked for: {error}", style="yellow", soft_wrap=True)
-        return Basis()

@@ -14,10 +14,11 @@ import typer
 
 from meshtune.runners.outcome import Outcome
 from meshtune.search_spaces.checks import Problem
+from meshtune.tuner.campaign.campaign import Campaign as StoredCampaign
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.trial import Trial, TrialState
 from meshtune.tuner.cli.common import console, named
-from meshtune.tuner.cli.following import CampaignNow, ended_trials, follow
+from meshtune.tuner.cli.following import ended_trials, follow
 from meshtune.tuner.cli.options import Place
 from meshtune.tuner.cli.render.display import CampaignRow
 from meshtune.tuner.cli.spec_file import read_document, wrong_spec
@@ -131,10 +132,10 @@ class CampaignAtService(Campaign):
             assert outcome is not None  # of a trial that is done
             yield trial, outcome
 
-    def _look(self) -> CampaignNow:
+    def _look(self) -> tuple[StoredCampaign, Sequence[Trial], str]:
         trouble = self.refresh().trouble
         record = self.record()
-        return CampaignNow(record.campaign, record.trials, trouble)
+        return record.campaign, record.trials, trouble
 
     def _drive(self, watch: Callable[[], None]) -> None:
         """Call `watch` after what happens, many events at once where they come fast."""

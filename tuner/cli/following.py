@@ -33,16 +33,8 @@ from meshtune.tuner.service.service import Service
 LONG_WAIT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class CampaignNow:
-    """A campaign at one moment. trouble: what it waits for."""
-
-    campaign: Campaign
-    trials: Sequence[Trial]
-    trouble: str
-
-
-Looking = Callable[[], CampaignNow]
+# A campaign at one moment, its trials, and what it waits for.
+Looking = Callable[[], tuple[Campaign, Sequence[Trial], str]]
 # Calls what it is given after whatever happens to a campaign, until the campaign rests.
 Drive = Callable[[Callable[[], None]], None]
 
@@ -66,9 +58,9 @@ def work_on(service: Service, campaign: Campaign, *, quiet: bool = False) -> Cam
 def driving(driver: Driver, service: Service, campaign_id: str) -> tuple[Looking, Drive]:
     """How to look at a campaign that this process drives, and how to drive it."""
 
-    def look() -> CampaignNow:
+    def look() -> tuple[Campaign, Sequence[Trial], str]:
         trouble = str(driver.troubles.get(campaign_id, ""))
-        return CampaignNow(service.current(campaign_id), service.store.trials(campaign_id), trouble)
+        return service.current(campaign_id), service.store.trials(campaign_id), trouble
 
     return look, lambda watch: drive_one(driver, service, campaign_id, watch)
 
@@ -90,11 +82,10 @@ def _follow_live(look: Looking, drive: Drive) -> None:
     with Live(console=console, refresh_per_second=4, transient=True) as live:
 
         def watch() -> None:
-            now = look()
-            campaign, trials = now.campaign, now.trials
+            campaign, trials, trouble = look()
             if not log:
                 log.extend(_print_first_log(trials))
-            shown = display.progress(campaign, trials, rank(campaign, trials), now.trouble)
+            shown = display.progress(campaign, trials, rank(campaign, trials), trouble)
             words = (phase_text(campaign, trials), lessons_text(campaign.lessons, campaign.spec.search.kind))
             below = Group(shown, *(Text(line) for line in words if line))
             live.update(LiveScreen(campaign, trials, below))
@@ -111,8 +102,7 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
 
     def watch() -> None:
         nonlocal begun, ended, learns, trouble, warned
-        seen = look()
-        now, trials = seen.campaign, seen.trials
+        now, trials, waits = look()
         if not begun:
             console.print(display.header(now), soft_wrap=True)
             # `first_mismatch` needs its modules. Ctrl-C within an import is no KeyboardInterrupt any more: a class that
@@ -139,7 +129,7 @@ def follow_logged(look: Looking, drive: Drive, ended_before: Collection[int] = (
         if now.search_ended and not ended:
             console.print(phase_text(now, trials), soft_wrap=True)
         ended = bool(now.search_ended)
-        before, trouble = trouble, seen.trouble
+        before, trouble = trouble, waits
         if trouble and trouble != before:
             errors.print(f"waiting: {trouble}", style="yellow")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
@@ -40,26 +40,7 @@ DatabaseOption = Annotated[
         help="Database URL, or in a file that MESHTUNE_DB_FILE names; default: SQLite in the home folder.",
     ),
 ]
-ServerOption = Annotated[
-    str,
-    typer.Option(
-        "--server",
-        metavar="URL",
-        envvar="MESHTUNE_SERVER",
-        help="The campaigns of this service, in place of a home's; its token: MESHTUNE_TOKEN.",
-        show_default=False,
-    ),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-TrialsOption = Annotated[int | None, typer.Option("--trials", min=1, help="The budget of trials, all together.")]
-WallTimeOption = Annotated[
-    float | None,
-    typer.Option("--wall-time-s", min=0, help="The budget of seconds of work, all together; inf: no limit."),
-]
-DeviceHoursOption = Annotated[
-    float | None, typer.Option("--device-hours", min=0, help="The budget of device-hours, all together; inf: no limit.")
-]
-TimeLimitOption = Annotated[float | None, typer.Option("--time-limit-s", min=0, help="The seconds of one trial.")]
 DEFAULT_HOME = Path(".meshtune")
 # Below which `project` says that scaling does not pay, where nothing else is said.
 LEAST_EFFICIENCY = 0.8
@@ -67,15 +48,24 @@ LEAST_EFFICIENCY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class HomePlace:
-    home: Path
-    db: str
+    home: HomeOption = DEFAULT_HOME
+    db: DatabaseOption = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Place(HomePlace):
     """Where a command's campaigns are: in a home folder and its database, or at the service `server`."""
 
-    server: str = ""
+    server: Annotated[
+        str,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            envvar="MESHTUNE_SERVER",
+            help="The campaigns of this service, in place of a home's; its token: MESHTUNE_TOKEN.",
+            show_default=False,
+        ),
+    ] = ""
 
     @property
     def option(self) -> str:
@@ -106,24 +96,52 @@ class Place(HomePlace):
             return chosen.record()
 
 
-_HOME: Mapping[str, tuple[Any, object]] = {"home": (HomeOption, DEFAULT_HOME), "db": (DatabaseOption, "")}
-_PLACED = {HomePlace: _HOME, Place: {**_HOME, "server": (ServerOption, "")}}
+@dataclass(frozen=True, slots=True)
+class GivenLimits:
+    """Limits of a budget and of a trial; None: not given."""
+
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="The budget of trials, all together.")] = None
+    wall_time_s: Annotated[
+        float | None,
+        typer.Option("--wall-time-s", min=0, help="The budget of seconds of work, all together; inf: no limit."),
+    ] = None
+    device_hours: Annotated[
+        float | None,
+        typer.Option("--device-hours", min=0, help="The budget of device-hours, all together; inf: no limit."),
+    ] = None
+    time_limit_s: Annotated[float | None, typer.Option("--time-limit-s", min=0, help="The seconds of one trial.")] = (
+        None
+    )
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """Those that are given, by section of a spec and name."""
+        given = {name: None if one == inf else one for name, one in asdict(self).items() if one is not None}
+        trial = {name: given.pop(name) for name in ("time_limit_s",) if name in given}
+        return {section: own for section, own in (("budget", given), ("trial", trial)) if own}
 
 
 def placed(work: Callable[..., Result]) -> Callable[..., Result]:
-    """The command with the options of a place in place of its parameter `place`; they stand last in its help."""
+    """The command with options in place of each parameter that is a group of them; they stand last in its help, those
+    of the first group at its end."""
     signature = inspect.signature(work, eval_str=True)
-    kind = signature.parameters["place"].annotation
+    kinds = {name: one.annotation for name, one in signature.parameters.items()}
+    groups = {name: kind for name, kind in kinds.items() if kind in (HomePlace, Place, GivenLimits)}
     keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [one.replace(kind=keyword) for name, one in signature.parameters.items() if name != "place"]
+    own = [one.replace(kind=keyword) for name, one in signature.parameters.items() if name not in groups]
     options = [
-        inspect.Parameter(name, keyword, default=default, annotation=annotation)
-        for name, (annotation, default) in _PLACED[kind].items()
+        inspect.Parameter(each.name, keyword, default=each.default, annotation=hints[each.name])
+        for kind in reversed(groups.values())
+        for hints in [get_type_hints(kind, include_extras=True)]
+        for each in fields(kind)
     ]
 
     @wraps(work)
     def called(**given: Any) -> Result:
-        return work(place=kind(**{name: given.pop(name) for name in _PLACED[kind]}), **given)
+        made = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()
+        }
+        return work(**made, **given)
 
     del called.__wrapped__  # Typer would look for the types of `work`
     called.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
@@ -134,18 +152,3 @@ def placed(work: Callable[..., Result]) -> Callable[..., Result]:
 def home_option(home: Path) -> str:
     """What a command that a message names needs to find this home, with a space before it."""
     return "" if home.absolute() == DEFAULT_HOME.absolute() else f" --home {shlex.quote(str(home))}"
-
-
-def limits(
-    trials: int | None, wall_time_s: float | None, device_hours: float | None, time_limit_s: float | None
-) -> dict[str, Any]:
-    """Those of a budget and of a trial that are given, by section and name."""
-    named = {
-        "budget": {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours},
-        "trial": {"time_limit_s": time_limit_s},
-    }
-    given = {
-        name: {key: None if one == inf else one for key, one in own.items() if one is not None}
-        for name, own in named.items()
-    }
-    return {name: own for name, own in given.items() if own}

@@ -102,12 +102,21 @@ def mistaken(what: str, problems: Sequence[Problem]) -> WrongCall:
 
 def stored_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial] = ()) -> Basis:
     """The basis of predictions that the home's database has, see `known_basis`. Without a database none is looked for,
-    and nothing of one loaded."""
+    and nothing of one loaded; one that cannot be read is told, and predictions do without."""
     if not place.db and not (place.home / DATABASE).is_file():
         return Basis()
-    from meshtune.tuner.cli.at_home import read_basis
+    from meshtune.tuner.cli.at_home import open_service
+    from meshtune.tuner.service.calibrations import known_basis
+    from meshtune.tuner.store import StoreError
 
-    return read_basis(spec, place, trials)
+    try:
+        with open_service(place) as service:
+            return known_basis(service.store, spec, trials=trials)
+    except WrongCall:  # there is none yet
+        return Basis()
+    except StoreError as error:
+        errors.print(f"meshtune: no calibration was looked for: {error}", style="yellow", soft_wrap=True)
+        return Basis()
 
 
 def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:

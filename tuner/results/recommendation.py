@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import ACCEPT, Reason
-from meshtune.tuner.campaign.second_runs import PairedGain
+from meshtune.tuner.campaign.second_runs import PairedGain, falling
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import percent
@@ -193,12 +193,7 @@ def front_of(ranking: Sequence[Ranked]) -> list[Ranked]:
     """
     known = [(entry.headroom_bytes, entry) for entry in ranking if entry.headroom_bytes is not None and entry.usable]
     known.sort(key=lambda pair: (pair[1].merit, pair[0], -pair[1].rank), reverse=True)
-    front, most = [], -inf
-    for headroom_bytes, entry in known:
-        if headroom_bytes > most:
-            front.append(entry)
-            most = headroom_bytes
-    return front
+    return [entry for _, entry in falling(known, lambda pair: -pair[0])]
 
 
 def _alternatives(ranking: Sequence[Ranked], choice: Ranked) -> list[str]:

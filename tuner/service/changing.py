@@ -12,12 +12,13 @@ from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, details_of, running_again
+from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, running_again
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.prediction.limits import require_room
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.results.ranking import rank
+from meshtune.tuner.results.views import view_of
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.calibrations import known_basis, readers_of
 from meshtune.tuner.service.quotas import CampaignQuotas
@@ -44,7 +45,8 @@ class Changing:
         basis = self._basis(campaign_id) if isinstance(patch, Mapping) and "trial" in patch else Basis()
 
         def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
-            details = read_value(CampaignDetails, changed_document(plain(details_of(campaign)), patch))
+            before = view_of(CampaignDetails, campaign.spec, campaign)
+            details = read_value(CampaignDetails, changed_document(plain(before), patch))
             after = changed(campaign, details, trials, now)
             if after.spec.trial != campaign.spec.trial:
                 require_room(after.spec, basis)

@@ -18,6 +18,7 @@ import secrets
 import stat
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec
@@ -27,6 +28,7 @@ from meshtune.runners.outcome import RESULT_FILE, parse_result
 from meshtune.runners.report import REPORT_URL, TOKEN_FILE
 from meshtune.tuner.access.tokens import write_private
 from meshtune.tuner.campaign.campaign import Home
+from meshtune.tuner.results.quantities import rfc3339
 from meshtune.tuner.store import NotFound
 
 # A job may wait so long in a scheduler's queue, beside its own time limit.
@@ -99,22 +101,20 @@ def token_of(key: bytes, job_name: str, expires: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogFile:
-    """modified_at: epoch seconds."""
-
+class LogView:
     name: str
-    size_bytes: int
-    modified_at: float
+    bytes: int
+    modified_at: datetime
 
 
-def list_logs(folder: Path) -> list[LogFile]:
+def list_logs(folder: Path) -> list[LogView]:
     """The logs, rank-2.log before rank-10.log, at most MAX_FILES; none where the folder is gone. Raises OSError."""
-    logs: list[LogFile] = []
+    logs: list[LogView] = []
     for name in sorted(filter(_is_name, list_entries(folder)), key=_natural):
         with suppress(FileNotFoundError), opened_folder(folder) as descriptor:
             known = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if stat.S_ISREG(known.st_mode):
-                logs.append(LogFile(name=name, size_bytes=known.st_size, modified_at=known.st_mtime))
+                logs.append(LogView(name=name, bytes=known.st_size, modified_at=rfc3339(known.st_mtime)))
         if len(logs) == MAX_FILES:
             break
     return logs

@@ -6,7 +6,7 @@ Rows of trials, attempts and measurements come as dictionaries: an attribute of 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from functools import cache, lru_cache
 from math import isfinite
 from operator import itemgetter
@@ -58,14 +58,6 @@ LISTED_COLUMNS = (
 _NODES = _columns_of(Attempt, attempts, json=True)
 _SPEC = TypeAdapter(CampaignSpec)
 _plan_values = itemgetter(*PLAN_FIELDS)
-
-
-@dataclass(slots=True)
-class StepTimes:
-    """The steps of one attempt while they are gathered from their rows."""
-
-    warmup: list[float] = field(default_factory=list)
-    timed: list[float] = field(default_factory=list)
 
 
 def encode_spec(spec: CampaignSpec) -> dict[str, Any]:
@@ -203,12 +195,13 @@ def step_rows(measurement: Measurement, attempt_id: int) -> list[dict[str, Any]]
     ]
 
 
-def measurement_of(row: Mapping[str, Any], times: StepTimes) -> Measurement:
+def measurement_of(row: Mapping[str, Any], times: Sequence[tuple[bool, float]]) -> Measurement:
+    """times: whether a step was one of warm-up, and its seconds."""
     whole: dict[str, Any] = {name: tuple(row[name]) for name in _LISTS} | _in_lists(row)
     return Measurement(
         **whole,
-        step_times_s=tuple(times.timed),
-        warmup_times_s=tuple(times.warmup),
+        step_times_s=tuple(seconds for warmup, seconds in times if not warmup),
+        warmup_times_s=tuple(seconds for warmup, seconds in times if warmup),
         profile=None if row["profile"] is None else read_value(Profile, row["profile"]),
         software=row["software"],
         knobs=row["knobs"],

@@ -299,8 +299,8 @@ def trials_numbered(
     return {trial.number: trial for trial in numbered}
 
 
-def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, stored.StepTimes]:
-    times: defaultdict[int, stored.StepTimes] = defaultdict(stored.StepTimes)
+def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[int, list[tuple[bool, float]]]:
+    times: defaultdict[int, list[tuple[bool, float]]] = defaultdict(list)
     for attempt_id, warmup, seconds in connection.execute(
         select(steps.c.attempt_id, steps.c.warmup, steps.c.seconds)
         .join(attempts, attempts.c.id == steps.c.attempt_id)
@@ -308,8 +308,7 @@ def _step_times(connection: Connection, same: ColumnElement[bool]) -> Mapping[in
         .where(same)
         .order_by(steps.c.attempt_id, steps.c.number)
     ):
-        of_attempt = times[attempt_id]
-        (of_attempt.warmup if warmup else of_attempt.timed).append(seconds)
+        times[attempt_id].append((warmup, seconds))
     return times
 
 

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshtune.tuner.cli.common import WrongCall, console, print_page
-from meshtune.tuner.cli.options import (
-    CampaignId,
-    ClusterFileOption,
-    DeviceHoursOption,
-    Place,
-    SpecFile,
-    TimeLimitOption,
-    TrialsOption,
-    WallTimeOption,
-    limits,
-    placed,
-)
+from meshtune.tuner.cli.options import CampaignId, ClusterFileOption, GivenLimits, Place, SpecFile, placed
 
 if TYPE_CHECKING:
     from meshtune.tuner.cli.at_home import CampaignAtHome
@@ -84,20 +73,13 @@ def _run_at_service(spec: Path, place: Place, *, dry_run: bool, cluster: Path | 
 
 @app.command(rich_help_panel=PANEL, short_help="Go on with a campaign that was interrupted or paused.")
 @placed
-def resume(
-    place: Place,
-    campaign: CampaignId = "last",
-    trials: TrialsOption = None,
-    wall_time_s: WallTimeOption = None,
-    device_hours: DeviceHoursOption = None,
-    time_limit_s: TimeLimitOption = None,
-) -> None:
+def resume(place: Place, limits: GivenLimits, campaign: CampaignId = "last") -> None:
     """Go on with a campaign that was interrupted or paused, or, with a larger budget, with one that is complete."""
     from meshtune.tuner.cli.telling import print_result
 
     with place.there.opened(campaign) as chosen:
-        if changes := limits(trials, wall_time_s, device_hours, time_limit_s):
-            chosen.change(changes)
+        if limits.changes:
+            chosen.change(limits.changes)
         require_going_on(chosen, "resume")
         if (ended := chosen.worked_on()) is not None:
             print_result(ended)
@@ -126,22 +108,19 @@ def cancel(campaign: CampaignId, place: Place) -> None:
 @placed
 def edit(
     place: Place,
+    limits: GivenLimits,
     campaign: CampaignId = "last",
     name: Annotated[str | None, typer.Option(help="Another name; the id stays.")] = None,
     tag: Annotated[list[str] | None, typer.Option(help="In place of its tags; may stand several times.")] = None,
     no_tags: Annotated[bool, typer.Option("--no-tags", help="Without any tag.")] = False,
     notes: Annotated[str | None, typer.Option(help="Text in place of its notes; empty for none.")] = None,
-    trials: TrialsOption = None,
-    wall_time_s: WallTimeOption = None,
-    device_hours: DeviceHoursOption = None,
-    time_limit_s: TimeLimitOption = None,
 ) -> None:
     """Change a campaign's name, tags, notes or budget; one that is complete goes on with a larger budget."""
     from meshtune.tuner.cli.render.display import limits_text
 
     given: dict[str, Any] = {"name": name, "tags": [] if no_tags else tag, "notes": notes}
     changes = {key: value for key, value in given.items() if value is not None}
-    changes |= limits(trials, wall_time_s, device_hours, time_limit_s)
+    changes |= limits.changes
     if not changes:
         raise WrongCall(
             "edit: say what is to change: --name, --tag, --notes, --trials, --wall-time-s, --device-hours or "

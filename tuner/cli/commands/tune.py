@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_page
-from meshtune.tuner.cli.options import (
-    ClusterFileOption,
-    DeviceHoursOption,
-    HomePlace,
-    TimeLimitOption,
-    TrialsOption,
-    WallTimeOption,
-    limits,
-    placed,
-)
+from meshtune.tuner.cli.options import ClusterFileOption, GivenLimits, HomePlace, placed
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -49,6 +40,7 @@ def tune(
         typer.Argument(metavar="-- LAUNCH...", help="As it is typed: torchrun ..., bash launch.sh, sbatch job.sh."),
     ],
     place: HomePlace,
+    limits: GivenLimits,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the guesses, and ask nothing.")] = False,
     spec: Annotated[Path | None, typer.Option("--spec", metavar="OUT", help="Write the spec there, and stop.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show quote and first job; start nothing.")] = False,
@@ -59,10 +51,6 @@ def tune(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A value of the spec, such as global_batch_size=256.")
     ] = None,
     cluster: ClusterFileOption = None,
-    trials: TrialsOption = None,
-    wall_time_s: WallTimeOption = None,
-    device_hours: DeviceHoursOption = None,
-    time_limit_s: TimeLimitOption = None,
 ) -> None:
     """Find a faster launch line for a training: without a spec, and without a change to its script.
 
@@ -105,7 +93,7 @@ def tune(
         question = draft.open[0]
         given = typer.prompt(f"{question.path}: {question.text}\n{question.path}")
         answers |= parse_options([f"{question.path}={given}"], "the answer")
-    document = merged(draft.document, limits(trials, wall_time_s, device_hours, time_limit_s))
+    document = merged(draft.document, limits.changes)
     text = render_spec(document, shlex.join(launch), list(draft.notes))
     if spec is not None:
         spec.write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ class Encoding:
     ranks: IntArray
     categories: frozenset[str]
     _knobs: Mapping[str, Knob]
-    _places: _Places
+    # The position of each row of ranks, by its bytes.
+    _positions: Mapping[bytes, int]
 
     @classmethod
     def of(cls, plans: Space | Listing, names: Sequence[str] | None = None) -> Encoding:
@@ -78,9 +79,9 @@ class Encoding:
             choices[name] = features
             ranks.append(positions.astype(np.int64))
         rows = np.stack(ranks, axis=1) if ranks else np.zeros((len(plans), 0), dtype=np.int64)
-        places = _Places.of(rows, [len(features) for features in choices.values()])
+        places = {row.tobytes(): at for at, row in enumerate(rows)}
         # What is left out must follow from what is searched, else two plans would be one to the surrogate.
-        assert places.distinct, f"{sorted(choices)} do not identify a plan"
+        assert len(places) == len(rows), f"{sorted(choices)} do not identify a plan"
         words = frozenset(name for name, features in choices.items() if isinstance(features[0], str))
         return cls(choices, fixed, rows, words, {knob.name: knob for knob in plans.knobs}, places)
 
@@ -116,7 +117,7 @@ class Encoding:
 
     def index_of(self, features: Mapping[str, Any]) -> int | None:
         """The position among the plans of the one with these features, None where there is no such plan."""
-        return self._places.find(self._ranks_of(features))
+        return self._positions.get(np.array(self._ranks_of(features), dtype=np.int64).tobytes())
 
     def points(self) -> FloatArray:
         """One row per plan, for distances: every searched dimension spans 0 to 1, and two categories are 1 apart."""
@@ -141,38 +142,6 @@ class Encoding:
                 values = np.array([float(feature) for feature in features])
                 columns.append(((values - values[0]) / (values[-1] - values[0]))[column])
         return np.stack(columns, axis=1) if columns else np.zeros((len(ranks), 0))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Places:
-    """Where each row of ranks stands: by one number per row, or, where there are too many for that, by its bytes."""
-
-    strides: IntArray
-    order: IntArray
-    numbers: IntArray
-    rows: Mapping[bytes, int]
-    distinct: bool
-
-    @classmethod
-    def of(cls, ranks: IntArray, sizes: Sequence[int]) -> _Places:
-        if prod(sizes) < 2**62:
-            strides = np.array([prod(sizes[position + 1 :]) for position in range(len(sizes))], dtype=np.int64)
-            numbers = ranks @ strides
-            order = np.argsort(numbers, kind="stable")
-            return cls(strides, order, numbers[order], {}, bool(np.all(np.diff(numbers[order]) > 0)))
-        rows = {row.tobytes(): at for at, row in enumerate(np.ascontiguousarray(ranks))}
-        none = np.zeros(0, dtype=np.int64)
-        return cls(none, none, none, rows, len(rows) == len(ranks))
-
-    def find(self, ranks: Sequence[int]) -> int | None:
-        row = np.array(ranks, dtype=np.int64)
-        if self.rows:
-            return self.rows.get(row.tobytes())
-        number = int(row @ self.strides)
-        place = int(np.searchsorted(self.numbers, number))
-        if place == len(self.numbers) or self.numbers[place] != number:
-            return None
-        return int(self.order[place])
 
 
 def _column(plans: Space | Listing, name: str) -> tuple[tuple[Feature, ...], IntArray]:

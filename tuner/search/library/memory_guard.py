@@ -36,60 +36,50 @@ FEW = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryBelief:
-    """runs: of each plan to choose from, the probability that it fits and runs. doomed: of each, whether it surely
-    needs more than a plan that ran out. excess: of each plan seen, log2 of its believed peak over the usable memory."""
+    """What the trials of a campaign taught. scales: of the knobs' features, None where there are no knobs. seen: all
+    its plans. listing: of the plans to choose from; None: all layouts, without knobs."""
 
-    runs: FloatColumn
-    doomed: BoolColumn
-    excess: Mapping[Plan, float]
-    _belief: _Belief
+    catalogue: Catalogue
+    feasibility: Feasibility
+    scales: Scales | None
+    ran_out: Sequence[Plan]
+    seen: Sequence[Plan]
+    listing: Listing | None
+
+    @property
+    def runs(self) -> FloatColumn:
+        """Of each plan to choose from, the probability that it fits and runs."""
+        return self._runs(self.listing)
+
+    @property
+    def excess(self) -> Mapping[Plan, float]:
+        """Of each plan seen, log2 of its believed peak over the usable memory."""
+        rows = self._seen_so(self.catalogue.rows(self.seen))
+        peaks, _ = moments(self.feasibility.peaks(rows))
+        return dict(zip(self.seen, ((peaks - rows.log_capacity) / np.log(2.0)).tolist(), strict=True))
 
     def in_turn(self, unseen: IntArray, guard: float) -> list[IntArray]:
         """The positions `unseen` in the turns they are to be proposed in: plans that run with at least the probability
         `guard`, then the others, then the doomed. A guard of 0 holds nothing back."""
         if guard == 0.0:
             return [unseen]
-        doomed, likely = self.doomed[unseen], self.runs[unseen] >= guard
+        doomed, likely = self._doomed(self.listing)[unseen], self.runs[unseen] >= guard
         return [unseen[likely & ~doomed], unseen[~likely & ~doomed], unseen[doomed]]
 
     def is_likely(self, plan: Plan, guard: float) -> bool:
         """Whether a plan with knobs that was not to choose from belongs to the first turn."""
-        space = self._belief.catalogue.task.space
+        space = self.catalogue.task.space
         alone = Listing(space, np.array([space.index_of(plan)]), space.knobs.codes_of([plan]))
-        return bool(self._belief.runs(alone)[0] >= guard and not self._belief.doomed(alone)[0])
+        return bool(self._runs(alone)[0] >= guard and not self._doomed(alone)[0])
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Belief:
-    """What the trials of a campaign taught. scales: of the knobs' features, None where there are no knobs."""
-
-    catalogue: Catalogue
-    feasibility: Feasibility
-    scales: Scales | None
-    ran_out: Sequence[Plan]
-
-    @classmethod
-    def of(cls, task: Task, seen: Sequence[Observation], catalogue: Catalogue) -> _Belief:
-        trials, scales = read_trials(task, seen, catalogue), None
-        if catalogue.knobs is not None:
-            trials, scales = fitted(trials, catalogue.knobs, Hypotheses())
-        tried = (trials if catalogue.complete else trials.first_look(FEW)).tried
-        return cls(catalogue, learn_feasibility(tried), scales, trials.ran_out)
-
-    def runs(self, listing: Listing | None) -> FloatColumn:
-        """Of a listing's plans, or of all layouts."""
+    def _runs(self, listing: Listing | None) -> FloatColumn:
         catalogue = self.catalogue
         rows = catalogue.legal if listing is None else catalogue.at(listing.layouts, listing.codes)
         rows = self._seen_so(rows)
         return self.feasibility.runs(rows, self.feasibility.peaks(rows))
 
-    def excess(self, plans: Sequence[Plan]) -> FloatColumn:
-        rows = self._seen_so(self.catalogue.rows(plans))
-        peaks, _ = moments(self.feasibility.peaks(rows))
-        excess: FloatColumn = (peaks - rows.log_capacity) / np.log(2.0)
-        return excess
-
-    def doomed(self, listing: Listing | None) -> BoolColumn:
+    def _doomed(self, listing: Listing | None) -> BoolColumn:
+        """Of each plan, whether it surely needs more than a plan that ran out."""
         space = self.catalogue.task.space
         if listing is None:
             return surely_out_of_memory(space.columns, self.ran_out)
@@ -113,6 +103,9 @@ class MemoryGuard:
         catalogue = self._catalogue
         if catalogue is None or catalogue.task is not task:
             catalogue = self._catalogue = Catalogue(task, rows_of)
-        belief, plans = _Belief.of(task, seen, catalogue), [one.plan for one in seen]
-        excess = dict(zip(plans, belief.excess(plans).tolist(), strict=True))
-        return MemoryBelief(belief.runs(listing), belief.doomed(listing), excess, belief)
+        trials, scales = read_trials(task, seen, catalogue), None
+        if catalogue.knobs is not None:
+            trials, scales = fitted(trials, catalogue.knobs, Hypotheses())
+        tried = (trials if catalogue.complete else trials.first_look(FEW)).tried
+        plans = [one.plan for one in seen]
+        return MemoryBelief(catalogue, learn_feasibility(tried), scales, trials.ran_out, plans, listing)

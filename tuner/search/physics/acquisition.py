@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.physics.estimate import heavy_cdf
+from meshtune.tuner.campaign.second_runs import falling
 from meshtune.tuner.search.physics.prior import Rows, stack
 from meshtune.tuner.search.physics.speed import Component, Speeds
 
@@ -136,13 +137,7 @@ def chance_left(
 def front_of(points: Points) -> Points:
     """Those of the points (n x 2) that no other is at least as small as in both, by the first objective."""
     order = np.lexsort((points[:, 1], points[:, 0]))
-    kept: list[int] = []
-    lowest = np.inf
-    for index in order:
-        if points[index, 1] < lowest:
-            kept.append(int(index))
-            lowest = float(points[index, 1])
-    return points[kept]
+    return points[falling(order.tolist(), lambda index: float(points[index, 1]))]
 
 
 def dominated_area(front: Points, reference: FloatColumn) -> float:

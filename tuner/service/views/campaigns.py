@@ -192,10 +192,11 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: Summar
 
 
 def space_view(space: Space, training: Training) -> SpaceView:
-    return SpaceView(
-        combinations=space.counts.combinations,
-        legal=space.counts.legal,
-        plans=space.plans,
+    return view_of(
+        SpaceView,
+        space.counts,
+        space,
+        limits=None,
         memory_needs=list(memory_needs(space, training)),
         rejected=dict(space.counts.rejected),
         dimensions={name: list(values) for name, values in space.dimensions.items()},

@@ -161,7 +161,6 @@ def trial_view(trial: Trial) -> TrialView:
     return view_of(
         TrialView,
         trial,
-        plan_key=trial.plan.key,
         measurement=None if measured is None else _measurement_view(measured),
         partial=attempts[-1].partial,
         attempts=attempts,
