@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from meshtune.search_spaces.checks import Chance, Checks, Closed, Count, Natural, StrEnum, Whole
+from meshtune.search_spaces.checks import Chance, Checks, Closed, Count, Natural, Problem, StrEnum, Whole
+from meshtune.search_spaces.model import ModelSpec
 
 
 class Target(StrEnum):
@@ -188,6 +189,16 @@ class Recipe(Closed):
             checks.require(self.adapter is None or not getattr(self, name), name, fault)
         fault = "trained_ends needs an adapter: without one they are trained"
         checks.require(self.adapter is not None or not self.trained_ends, "trained_ends", fault)
+
+    def problems_with(self, model: ModelSpec) -> list[Problem]:
+        """What a model has no room for, by key."""
+        found = (
+            ("frozen_layers", self.frozen_layers, model.layers, "layers"),
+            ("mean_tokens", self.mean_tokens, model.seq_len, "seq_len, that of the longest rows"),
+            ("adapter.rank", self.adapter.rank if self.adapter else 0, model.hidden, "hidden"),
+        )
+        wrong = [each for each in found if model.known and each[1] > each[2]]
+        return [Problem(key, f"{own} is more than model.{size}: {has}") for key, own, has, size in wrong]
 
     @property
     def trains_head(self) -> bool:

@@ -184,7 +184,7 @@ def _measure(setup: CalibrationSetup, place: HomePlace, *, as_json: bool) -> Non
 @app.command(rich_help_panel=PANEL, short_help="Predict what a campaign will find and cost; exact memory.")
 @placed
 def estimate(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC|MODEL", help="A spec, YAML, or as `fit` takes a model.")],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC|MODEL|LAUNCH", help="A spec; with --on as of `fit`.")],
     place: Place,
     exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
     plan: Annotated[str, typer.Option("--why", "--plan", help="One plan, such as tp=8,zero=1,KNOB=value.")] = "",
@@ -205,7 +205,7 @@ def estimate(
 ) -> None:
     """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
 
-    Of a model in place of a spec, --on and the options behind it are as of `meshtune fit`.
+    Of a model or a launch in place of a spec, --on and the options behind it are as of `meshtune fit`.
 
     With --exact: peak memory per pipeline stage of a plan (default: baseline, else predicted best), in up to minutes.
     """
