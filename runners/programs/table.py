@@ -117,17 +117,8 @@ class Table:
     def remark(self, reading: Reading) -> None:
         """The notes and questions of what no plan has."""
         for remark in self.remarks:
-<<<<<<< HEAD
-            named = [
-                name
-                for pattern in remark.names
-                for name in (reading.given if pattern.endswith("*") else [pattern])
-                if name.startswith(pattern.removesuffix("*"))
-            ]
-=======
             begun = tuple(name[:-1] for name in remark.names if name.endswith("*"))
             named = (*remark.names, *(name for name in reading.given if name.startswith(begun)))
->>>>>>> newcomer
             names = [name for name in named if reading.has(name) and remark.speaks(reading.get(name))]
             if not names or (remark.when and holds(remark.when, reading.fields) is False):
                 continue

@@ -38,20 +38,6 @@ def read_spec_file(
         raise wrong_spec(spec, error.problems) from None
 
 
-<<<<<<< HEAD
-=======
-def words_said(**given: Any) -> tuple[object, CampaignSpec, Space]:
-    """The spec of a model or a launch, and devices in words, see `FitWords`, as `read_spec_file`. Raises WrongCall."""
-    from meshtune.tuner.specs.fit_words import launch_document, said, spec_document
-
-    with raising(WrongCall, "", InvalidValue, InvalidSpec):
-        words, file = said(**given), Path(given["model"])
-        launch = file.is_file() and file.name != "config.json"
-        document = launch_document(file, words)[0] if launch else spec_document(words, here=True)
-        return document, *read_spec(document, None)
-
-
->>>>>>> newcomer
 def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> object:
     """The document in a spec's file, with what it names in other files, before anything looks at what it means. Raises
     as `read_spec_file`."""

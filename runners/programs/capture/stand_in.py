@@ -334,12 +334,7 @@ def main(tool: str, words: list[str]) -> int:
             return _run_once(tool, words, at)
     runs = tool in (*_ANSWERED, *DEVICE_COUNTS, *_PREFIXES) or (tool in PYTHONS and not is_training(words, _is_step()))
     # A tool that might reach beyond our folder, and does not with these words.
-<<<<<<< HEAD
     if runs or (NOT_DONE.get(tool) and not any(word in NOT_DONE[tool] for word in words[:4])):
-=======
-    harmless = bool(NOT_DONE.get(tool)) and not any(word in NOT_DONE[tool] for word in words[:4])
-    if runs or harmless:
->>>>>>> newcomer
         real = _real(tool) or (_real("python3") if tool in PYTHONS else "")
         if not real:
             if tool in DEVICE_COUNTS:
