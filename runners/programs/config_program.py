@@ -115,7 +115,7 @@ class ConfigProgram:
         if "flags" in self._command:
             return self._with_flags(launch, name)
         if not name:
-            told = f"{launch.place}: {self.title} is started without the name of a file here ({', '.join(_ENDINGS)})"
+            told = f"{launch.place}: {self.title} is started without the name of a file here ({', '.join(ENDINGS)})"
             instead = "run the script with `meshtune import --capture -- bash SCRIPT`"
             raise CannotRead(f"{told}; {self._program.get('instead', instead)}")
         own, asked = self.file_of(launch, name)
