@@ -102,10 +102,11 @@ def _frozen_bytes(
 def _frozen_ends(
     training: Training, framework: FrameworkProfile, columns: Columns, stage: IntColumn, ends: FloatColumn
 ) -> FloatColumn:
-    """Weights of embedding, last norm and head that are not trained; with an adapter all of them are there frozen."""
+    """Weights of embedding, last norm and head that are not trained. With an adapter all of them are there frozen: PEFT
+    trains copies (utils/other.py, ModulesToSaveWrapper), the built-in trainer themselves."""
     model, recipe = training.model, training.recipe
     if recipe.adapter is not None:
-        return ends
+        return ends * (not (recipe.trained_ends and framework.probed))
     vocab = framework.padded_vocab(model, columns["tp"]) * model.hidden / columns["tp"]
     positions = (model.embedding_parameters - model.vocab * model.hidden) / columns["tp"]
     is_last = computes_loss(columns, stage)

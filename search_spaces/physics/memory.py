@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import (
     SCHEDULES,
     BoolColumn,
@@ -351,6 +352,14 @@ def _states(training: Training, framework: FrameworkProfile, columns: Columns, h
     master_only = framework.kept.master_is_shard
     weights = np.where(zero == 3, 0.0 if master_only else shards, whole) * framework.weight_bytes
     weights = weights + np.where(zero == 3, held.frozen_shards, held.frozen)
+    # torch's FSDP gathers from weights that stay beside: ZeRO 2 from shards, replicate() (the built-in trainer's ZeRO 0
+    # on accelerators) from whole ones.
+    gathers = (framework.kept.fsdp2 or framework.gather_bytes < framework.weight_bytes) & (columns["dp"] * columns["cp"] > 1)
+    replicates = framework.probed and training.cluster.device.kind is not DeviceKind.CPU
+    own = 0.0 if master_only else framework.weight_bytes
+    both = whole * framework.gather_bytes + held.frozen
+    weights = np.where(gathers & (zero == 2), both + shards * own + held.frozen_shards, weights)
+    weights = np.where(gathers & (zero == 0) & replicates, both + whole * own + held.frozen, weights)
     if recipe.offload is Offload.WEIGHTS:
         weights = np.zeros_like(weights)
     in_a_row = columns["schedule"] == SCHEDULES.index(Schedule.INTERLEAVED)

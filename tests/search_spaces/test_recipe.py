@@ -106,6 +106,16 @@ def test_zero_3_shards_frozen_weights_and_gathers_them_in_their_own_format() -> 
     assert wider == pytest.approx(2 * products * (2 - 0.515869) - 4096 * 14336 * 2, rel=1e-4)
 
 
+def test_zero_2_of_fsdp_has_shards_beside_the_weights_that_it_gathers() -> None:
+    base = MODEL.parameters * 2
+    found = parts(LORA, dp=8, zero_stage=2)[MemoryPart.WEIGHTS]
+    assert found == pytest.approx(base * (1 + 1 / 8) + ADAPTERS * (2 + 4 / 8))
+    full = parts(PLAIN, dp=8, zero_stage=2)[MemoryPart.WEIGHTS]
+    assert full == pytest.approx(MODEL.parameters * (2 + 4 / 8))
+    # DeepSpeed's has no shards but the optimizer's.
+    assert parts(PLAIN, DEEPSPEED, dp=8, zero_stage=2)[MemoryPart.WEIGHTS] == pytest.approx(base)
+
+
 def test_inputs_of_frozen_products_are_not_kept() -> None:
     def kept(recipe: Recipe, **framework: Any) -> float:
         found = memory_parts(training(recipe, replace(FSDP, **framework)), columns_of([Plan()]), DEFAULTS)
