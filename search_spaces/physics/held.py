@@ -50,14 +50,11 @@ class Held:
 
 def held_of(training: Training, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> Held:
     model, recipe = training.model, training.recipe
-    tp, ep, cut = columns["tp"], columns["ep"], expert_tp(columns)
     kinds = _layers(model, framework, columns, stage)
-    every = _layer_weights(model, tp, ep, cut)
-    dense, experts = trained_layers(model, recipe, columns, cut, every)
+    every = _layer_weights(model, columns["tp"], columns["ep"], expert_tp(columns))
+    dense, experts = trained_layers(model, recipe, columns, stage, every)
     frozen = _frozen_bytes(training, framework, every, (dense, experts))
-    ends = end_weights(model, framework, columns, stage)
-    fixed = _frozen_ends(training, framework, columns, stage, ends)
-    trained = ends - fixed if recipe.adapter is None else ends * recipe.trained_ends
+    trained, fixed = end_weights_of(training, framework, columns, stage)
     tower = model.tower_parameters * (stage == 0)
     trained, fixed = trained + tower * recipe.trained_tower, fixed + tower * (not recipe.trained_tower)
 
@@ -99,21 +96,22 @@ def _frozen_bytes(
     return (every[0] - beside) * products + np.array(beside) * plain, every[1] * products
 
 
-def _frozen_ends(
-    training: Training, framework: FrameworkProfile, columns: Columns, stage: IntColumn, ends: FloatColumn
-) -> FloatColumn:
-    """Weights of embedding, last norm and head that are not trained. With an adapter all of them are there frozen: PEFT
-    trains copies (utils/other.py, ModulesToSaveWrapper), the built-in trainer themselves."""
+def end_weights_of(
+    training: Training, framework: FrameworkProfile, columns: Mapping[str, Any], stage: Any
+) -> tuple[FloatColumn, FloatColumn]:
+    """Weights of embedding, last norm and head that are trained, and those that are not. With an adapter all are there
+    frozen: PEFT trains copies of them (utils/other.py, ModulesToSaveWrapper), the built-in trainer themselves."""
     model, recipe = training.model, training.recipe
+    ends = end_weights(model, framework, columns, stage)
     if recipe.adapter is not None:
-        return ends * (not (recipe.trained_ends and framework.probed))
+        return ends * recipe.trained_ends, ends * (not (recipe.trained_ends and framework.probed))
     vocab = framework.padded_vocab(model, columns["tp"]) * model.hidden / columns["tp"]
     positions = (model.embedding_parameters - model.vocab * model.hidden) / columns["tp"]
     is_last = computes_loss(columns, stage)
     head = np.where(model.tied_head & (stage == 0), 0.0, vocab) + model.norm_parameters
     embedding = (stage == 0) & (recipe.frozen_embedding & (recipe.frozen_head or not model.tied_head))
     frozen: FloatColumn = embedding * (vocab + positions) + is_last * recipe.frozen_head * head
-    return frozen
+    return ends - frozen, frozen
 
 
 def sharded_weights(

@@ -25,7 +25,7 @@ from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FEWEST_CHUNK_TOKENS
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
-from meshtune.search_spaces.physics.recipes import adapted, base_bytes, casts_inputs, trained_share
+from meshtune.search_spaces.physics.recipes import adapted, base_bytes, casts_inputs, trained_layers, trained_share
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
 from meshtune.search_spaces.recipe import Recipe
@@ -128,13 +128,15 @@ class Rank:
 
     @property
     def passes(self) -> npt.NDArray[np.float64]:
-        """Of products with the layers' own weights, in the mean over the layers."""
-        recipe, layers = self.recipe, self.training.model.layers
+        """Of products with the layers' own weights, in the mean over the layers of the last stage, which trains the
+        most of them."""
+        recipe, c = self.recipe, self.columns
         if recipe.adapter is not None:
             return FROZEN_PASSES
-        frozen = recipe.frozen_layers / layers
-        passes: npt.NDArray[np.float64] = PASSES - [[0.0], [frozen * (1.0 + recipe.frozen_embedding)]]
-        return passes
+        if recipe.frozen_layers == 0:
+            return PASSES
+        frozen = 1 - trained_share(self.training.model, recipe, c, c["pp"] - 1)
+        return np.stack([np.ones_like(frozen), 2 - frozen * (1.0 + recipe.frozen_embedding)])
 
     @property
     def layer_weights(self) -> FloatColumn:
@@ -156,11 +158,23 @@ class Rank:
         weights: FloatColumn = model.experts * model.feed_forward_parameters / (c["ep"] * expert_tp(c))
         return weights
 
-    def weights(self, held: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-        """Of so many layers of each kind (kinds x plans): those that all replicas hold alike, and experts'."""
-        kinds, none = self._kinds(), np.zeros_like(self.columns["tp"])
-        dense = sum((count * kind.dense_weights for count, kind in zip(held, kinds, strict=True)), none)
-        return dense, sum((count * kind.expert_weights for count, kind in zip(held, kinds, strict=True)), none)
+    @property
+    def trained_weights(self) -> tuple[FloatColumn, FloatColumn]:
+        """Of one layer, where all layers are alike: the trained ones of both, in the mean over the last stage's."""
+        c, every = self.columns, (self.dense_weights[np.newaxis], self.expert_weights[np.newaxis])
+        dense, experts = trained_layers(self.training.model, self.recipe, c, c["pp"] - 1, every)
+        return dense[0], experts[0]
+
+    def weights(self, held: FloatColumn, *, trained: bool) -> tuple[FloatColumn, FloatColumn]:
+        """Of so many layers of each kind (kinds x plans): those that all replicas hold alike, and experts'. trained:
+        only these."""
+        none, sums = np.zeros_like(self.columns["tp"]), []
+        every = [
+            kind.trained_weights if trained else (kind.dense_weights, kind.expert_weights) for kind in self._kinds()
+        ]
+        for part in zip(*every, strict=True):
+            sums.append(sum((count * one for count, one in zip(held, part, strict=True)), none))
+        return sums[0], sums[1]
 
     def head_s(self) -> FloatColumn:
         """Forward and backward through the output projection and the loss, on the last stage, and again for each
@@ -205,7 +219,7 @@ class Rank:
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
         (products, gradients), other = self._products_s(), self._elementwise_s()
         attention, attention_gradients = self._attention_s()
-        accumulation = self.accumulation_s(self.layer_weights) * trained_share(self.training.model, self.recipe)
+        accumulation = self.accumulation_s(sum(self.trained_weights, np.zeros_like(c["tp"])))
         beside, beside_other = self._adapters_s()
         products, gradients, other = products + beside[0], gradients + beside[1], other + beside_other
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation

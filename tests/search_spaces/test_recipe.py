@@ -24,7 +24,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     FrameworkProfile,
 )
 from meshtune.search_spaces.physics.memory import MemoryPart, Phase, memory_parts, offloaded_bytes, phases
-from meshtune.search_spaces.physics.recipes import adapted, trained_share, with_recipe
+from meshtune.search_spaces.physics.recipes import adapted, with_recipe
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute
@@ -52,7 +52,6 @@ def parts(recipe: Recipe, framework: FrameworkProfile = FSDP, **plan: Any) -> di
 
 def test_a_plain_recipe_changes_nothing() -> None:
     assert with_recipe(FSDP, PLAIN) is FSDP
-    assert trained_share(MODEL, PLAIN) == 1
 
 
 def test_an_adapter_s_weights_alone_have_gradients_and_states() -> None:
