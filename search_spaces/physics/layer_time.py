@@ -42,6 +42,10 @@ EXCHANGED_PASSES = 3
 # The work of a product's two passes in units of the forward one's: its backward pass has two products, of a frozen
 # weight one.
 PASSES, FROZEN_PASSES = np.array([[1.0], [2.0]]), np.array([[1.0], [1.0]])
+# The time in which weights of fewer bits are made wider, in units of their bytes'. bitsandbytes 0.41 on an A100 of
+# 1.6 TB/s: 0.079 and 0.19 s of a micro-batch for 7 and 13 billion weights, forward and backward (LitGPT's resource
+# tables, NF4 against none).
+WIDENING = 3
 # Kernels beside a frozen product that its adapter adds forward (dropout, cast, two products, scale, sum), as a share of
 # those of a layer of transformers with seven products, some 45; and bytes forward of values that it reads and writes:
 # of the input the cast to float32 and back, of the output a scale and a sum, all in 16 bits.
@@ -258,7 +262,7 @@ class Rank:
             traffic = traffic + 2 * product.parameters / cut * framework.activation_bytes * recipe.adapter.dora
         own, _ = base_bytes(recipe, framework)
         if own < framework.activation_bytes:
-            traffic = traffic + 2 / 3 * self.layer_weights * (own + framework.activation_bytes)
+            traffic = traffic + WIDENING * 2 / 3 * self.layer_weights * (own + framework.activation_bytes)
         return seconds, traffic / self.rates.layer_bytes_per_s(self.tokens)
 
     def _products_s(self) -> FloatColumn:

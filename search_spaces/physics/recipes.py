@@ -10,7 +10,7 @@ import numpy as np
 
 from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, FloatColumn, expert_tp
 from meshtune.search_spaces.layer_shapes import CutSide, Product
-from meshtune.search_spaces.model import ModelSpec, layer_kinds
+from meshtune.search_spaces.model import ModelSpec, layer_kinds, met_parameters
 from meshtune.search_spaces.physics.framework_profiles import COMPILED_LOSS, FrameworkProfile
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.recipe import LINEAR, PLAIN, STATES, Adapter, Offload, Recipe, Target
@@ -54,6 +54,14 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
         more_end_bytes=states.end_values * (moment if states.quantized else each) - layers,
         host_optimizer=framework.host_optimizer or recipe.offload is not Offload.NONE,
     )
+
+
+def flops_per_token(model: ModelSpec, recipe: Recipe) -> float:
+    """`ModelSpec.flops_per_token` without the 2 per weight and token that the gradients of frozen weights would take;
+    adapters' own, below 1 % of it, left out."""
+    layers = sum(count * met_parameters(kind) for count, kind in layer_kinds(model))
+    frozen = layers * (1 if recipe.adapter else min(1.0, recipe.frozen_layers / model.layers))
+    return model.flops_per_token - 2 * (frozen + model.vocab * model.hidden * (not recipe.trains_head))
 
 
 def in_rows(recipe: Recipe, columns: Columns) -> Columns:
