@@ -53,7 +53,10 @@ def held_of(training: Training, framework: FrameworkProfile, columns: Columns, s
     kinds = _layers(model, framework, columns, stage)
     every = _layer_weights(model, columns["tp"], columns["ep"], expert_tp(columns))
     dense, experts = trained_layers(model, recipe, columns, stage, every)
-    frozen = _frozen_bytes(training, framework, every, (dense, experts))
+    widths = base_bytes(recipe, framework)
+    # Mixed precision gathers what is frozen in its narrower format, too.
+    gathered_widths = min(widths[0], framework.gather_bytes), min(widths[1], framework.gather_bytes)
+    frozen, gathered = (_frozen_bytes(training, every, (dense, experts), each) for each in (widths, gathered_widths))
     trained, fixed = end_weights_of(training, framework, columns, stage)
     tower = model.tower_parameters * (stage == 0)
     trained, fixed = trained + tower * recipe.trained_tower, fixed + tower * (not recipe.trained_tower)
@@ -63,10 +66,9 @@ def held_of(training: Training, framework: FrameworkProfile, columns: Columns, s
         of_dense, of_experts = (np.sum(kinds.rank * part, axis=0) for part in parts)
         return ends + of_dense + of_experts, sharded_weights(framework, columns, ends + of_dense, of_experts)
 
-    plain = base_bytes(recipe, framework)[1]
     weights, shards = of_rank((dense, experts), trained)
-    frozen_whole, frozen_shards = of_rank(frozen, fixed * plain)
-    unit = (dense + experts) * framework.gather_bytes + sum(frozen)
+    frozen_whole, frozen_shards = of_rank(frozen, fixed * widths[1])
+    unit = (dense + experts) * framework.gather_bytes + sum(gathered)
     return Held(
         layers=np.sum(kinds.rank, axis=0),
         kinds=kinds,
@@ -79,17 +81,17 @@ def held_of(training: Training, framework: FrameworkProfile, columns: Columns, s
         frozen=frozen_whole,
         frozen_shards=frozen_shards,
         gathered_unit=np.max(np.where(kinds.rank > 0, unit, 0.0), axis=0),
-        gathered_ends=trained * framework.gather_bytes + fixed * plain,
+        gathered_ends=trained * framework.gather_bytes + fixed * gathered_widths[1],
         gathered_layers=np.sum(kinds.rank * unit, axis=0),
     )
 
 
 def _frozen_bytes(
-    training: Training, framework: FrameworkProfile, every: tuple[FloatColumn, FloatColumn], trained: Any
+    training: Training, every: tuple[FloatColumn, FloatColumn], trained: Any, widths: tuple[float, float]
 ) -> tuple[FloatColumn, FloatColumn]:
-    """Bytes of the frozen weights of one layer of each kind on one rank, likewise. every, trained: their weights."""
-    model, recipe = training.model, training.recipe
-    products, plain = base_bytes(recipe, framework)
+    """Bytes of the frozen weights of one layer of each kind on one rank, likewise. every, trained: their weights.
+    widths: of products' weights, and of others."""
+    model, recipe, (products, plain) = training.model, training.recipe, widths
     if recipe.adapter is None:
         return (every[0] - trained[0]) * plain, (every[1] - trained[1]) * products
     beside = [[kind.layer_norm_parameters + kind.hidden * kind.experts] for _, kind in layer_kinds(model)]

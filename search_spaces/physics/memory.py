@@ -360,7 +360,7 @@ def _states(training: Training, framework: FrameworkProfile, columns: Columns, h
     )
     replicates = framework.probed and training.cluster.device.kind is not DeviceKind.CPU
     own = 0.0 if master_only else framework.weight_bytes
-    both = whole * framework.gather_bytes + held.frozen
+    both = held.gathered_ends + held.gathered_layers
     weights = np.where(gathers & (zero == 2), both + shards * own + held.frozen_shards, weights)
     weights = np.where(gathers & (zero == 0) & replicates, both + whole * own + held.frozen, weights)
     if recipe.offload is Offload.WEIGHTS:
