@@ -51,7 +51,7 @@ class Held:
 def held_of(training: Training, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> Held:
     model, recipe = training.model, training.recipe
     kinds = _layers(model, framework, columns, stage)
-    every = _layer_weights(model, columns["tp"], columns["ep"], expert_tp(columns))
+    every = layer_weights(model, columns)
     dense, experts = trained_layers(model, recipe, columns, stage, every)
     widths = base_bytes(recipe, framework)
     # Mixed precision gathers what is frozen in its narrower format, too.
@@ -154,15 +154,15 @@ def head_in_layers(model: ModelSpec, framework: FrameworkProfile, tp: IntColumn 
     return layers
 
 
-def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColumn) -> tuple[FloatColumn, FloatColumn]:
+def layer_weights(model: ModelSpec, columns: Mapping[str, Any]) -> tuple[FloatColumn, FloatColumn]:
     """Weights of one layer of each kind on one rank, kinds x plans: those that all data-parallel ranks share, and those
     of its experts."""
-    dense, experts = [], []
+    tp, experts_cut, dense, experts = columns["tp"], columns["ep"] * expert_tp(columns), [], []
     for _, kind in layer_kinds(model):
         whole = kind.whole_attention_parameters
         own = (kind.attention_parameters - whole + kind.shared_parameters) / tp + whole
         own = own + kind.layer_norm_parameters + kind.hidden * kind.experts
-        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (etp * ep if kind.experts else tp)
+        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (experts_cut if kind.experts else tp)
         dense.append(own if kind.experts else own + blocks)
         experts.append(blocks if kind.experts else np.zeros(len(tp)))
     return np.stack(dense), np.stack(experts)

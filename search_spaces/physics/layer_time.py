@@ -23,6 +23,7 @@ from meshtune.search_spaces.model import ModelSpec, Position, last_kind, layer_k
 from meshtune.search_spaces.physics.activations import expert_load, repeated_products
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FEWEST_CHUNK_TOKENS
+from meshtune.search_spaces.physics.held import layer_weights
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
 from meshtune.search_spaces.physics.recipes import adapted, base_bytes, casts_inputs, trained_layers, trained_share
@@ -144,41 +145,16 @@ class Rank:
 
     @property
     def layer_weights(self) -> FloatColumn:
-        return self.dense_weights + self.expert_weights
-
-    @property
-    def dense_weights(self) -> FloatColumn:
-        """Weights of one layer that all replicas hold alike, where all layers are alike: attention, router and shared
-        experts, or the feed-forward block."""
-        tp, model = self.columns["tp"], self.training.model
-        whole = model.whole_attention_parameters
-        block = model.shared_parameters if model.experts else model.feed_forward_parameters
-        return (model.attention_parameters - whole + block) / tp + whole + model.hidden * model.experts
-
-    @property
-    def expert_weights(self) -> FloatColumn:
-        """Weights of one layer's experts on one rank, where all layers are alike."""
-        model, c = self.training.model, self.columns
-        weights: FloatColumn = model.experts * model.feed_forward_parameters / (c["ep"] * expert_tp(c))
+        """Of one layer, where all layers are alike."""
+        weights: FloatColumn = np.sum(self.weights(trained=False), axis=(0, 1))
         return weights
 
-    @property
-    def trained_weights(self) -> tuple[FloatColumn, FloatColumn]:
-        """Of one layer, where all layers are alike: the trained ones of both, in the mean over the last stage's."""
-        c, every = self.columns, (self.dense_weights[np.newaxis], self.expert_weights[np.newaxis])
-        dense, experts = trained_layers(self.training.model, self.recipe, c, c["pp"] - 1, every)
-        return dense[0], experts[0]
-
-    def weights(self, held: FloatColumn, *, trained: bool) -> tuple[FloatColumn, FloatColumn]:
-        """Of so many layers of each kind (kinds x plans): those that all replicas hold alike, and experts'. trained:
-        only these."""
-        none, sums = np.zeros_like(self.columns["tp"]), []
-        every = [
-            kind.trained_weights if trained else (kind.dense_weights, kind.expert_weights) for kind in self._kinds()
-        ]
-        for part in zip(*every, strict=True):
-            sums.append(sum((count * one for count, one in zip(held, part, strict=True)), none))
-        return sums[0], sums[1]
+    def weights(self, *, trained: bool) -> tuple[FloatColumn, FloatColumn]:
+        """Of a layer of each kind (kinds x plans): those that all replicas hold alike, and experts'. trained: only
+        these, in the mean over the last stage's layers."""
+        c, model = self.columns, self.training.model
+        every = layer_weights(model, c)
+        return trained_layers(model, self.recipe, c, c["pp"] - 1, every) if trained else every
 
     def head_s(self) -> FloatColumn:
         """Forward and backward through the output projection and the loss, on the last stage, and again for each
@@ -223,7 +199,7 @@ class Rank:
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
         (products, gradients), other = self._products_s(), self._elementwise_s()
         attention, attention_gradients = self._attention_s()
-        accumulation = self.accumulation_s(sum(self.trained_weights, np.zeros_like(c["tp"])))
+        accumulation = self.accumulation_s(np.sum(self.weights(trained=True), axis=(0, 1)))
         beside, beside_other = self._adapters_s()
         products, gradients, other = products + beside[0], gradients + beside[1], other + beside_other
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation

@@ -13,7 +13,7 @@ from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, layer_kinds, met_parameters
 from meshtune.search_spaces.physics.framework_profiles import COMPILED_LOSS, FrameworkProfile
 from meshtune.search_spaces.plan import Schedule
-from meshtune.search_spaces.recipe import LINEAR, PLAIN, STATES, Adapter, Offload, Recipe, Target
+from meshtune.search_spaces.recipe import LINEAR, PLAIN, Adapter, Offload, Recipe, Target
 
 # A float32 scale for 256 numbers (bitsandbytes, functional.py, quantize_blockwise); of NF4 for 64, and 8 bits with
 # another scale for 256 of them where scales are quantized (Dettmers et al. 2023, section 3).
@@ -34,7 +34,7 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
         width = recipe.adapter.bits / 8
         own = dict.fromkeys(("weight_bytes", "gradient_bytes", "reduce_bytes", "moment_bytes"), width)
         framework = replace(framework, **own)  # type: ignore[arg-type]  # fields of bytes alone
-    states, moment = STATES[recipe.optimizer], framework.moment_bytes
+    states, moment = recipe.optimizer.states, framework.moment_bytes
     each = min(moment, states.bits / 8 + _SCALE * states.quantized) if states.bits else moment
     layers = states.values * each
     kept = framework.kept
@@ -146,9 +146,12 @@ def trained_layers(
 def trained_share(model: ModelSpec, recipe: Recipe, columns: Mapping[str, Any], stage: Any) -> FloatColumn:
     """Of a stage's layers that have no adapters, the share that is trained: all behind the first `frozen_layers`."""
     pp, vpp = columns["pp"], columns["vpp"]
+    if recipe.frozen_layers == 0:
+        return np.ones(len(pp))
     frozen, share = recipe.frozen_layers / model.layers * pp * vpp, np.zeros(len(pp))
     back = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
     for number in range(int(np.max(vpp))):
         chunk = number * pp + np.where(back & (number == 1), pp - 1 - stage, stage)
         share = share + np.where(number < vpp, np.clip(chunk + 1 - frozen, 0.0, 1.0), 0.0)
-    return share / vpp
+    trained: FloatColumn = share / vpp
+    return trained

@@ -20,6 +20,9 @@ from meshtune.search_spaces.columns import FloatColumn, expert_replicas, expert_
 from meshtune.search_spaces.physics.layer_time import Rank
 from meshtune.search_spaces.physics.recipes import base_bytes
 
+# All weights, and the trained ones.
+_Both = tuple[FloatColumn, FloatColumn]
+
 
 @dataclass(frozen=True, slots=True)
 class Passes:
@@ -105,28 +108,22 @@ def _unit(rank: Rank, passes: Passes, count: FloatColumn) -> _Unit:
     dense, experts = ((every / count, own / count) for every, own in zip(passes.weights, passes.trained, strict=True))
     group, groups = sharding_ranks(c), zero_groups(c)
     if not rank.training.model.experts:
-        return _of(rank, *dense, group, c["tp"], groups)
+        return _of(rank, dense, group, c["tp"], groups)
     stride = expert_tp(c) * c["ep"]
-    alike = _of(rank, *dense, group, c["tp"], groups)
+    alike = _of(rank, dense, group, c["tp"], groups)
     if not framework.shards_over_experts:
         # Weights that each of the ep ranks has a copy of are summed among these, then scattered and gathered.
         among = rank.network.all_reduce_s(dense[1] * framework.reduce_bytes, c["ep"], expert_tp(c))
-        apart = _of(rank, *dense, group / c["ep"], stride, groups)
+        apart = _of(rank, dense, group / c["ep"], stride, groups)
         alike = apart._replace(reduced=alike.reduced, scattered=apart.scattered + among)
-    own = _of(rank, *experts, expert_replicas(c) / groups, stride, groups)
+    own = _of(rank, experts, expert_replicas(c) / groups, stride, groups)
     return _Unit(*(one + other for one, other in zip(alike, own, strict=True)))
 
 
-def _of(
-    rank: Rank,
-    weights: FloatColumn,
-    trained: FloatColumn,
-    group: FloatColumn,
-    stride: FloatColumn,
-    groups: FloatColumn,
-) -> _Unit:
+def _of(rank: Rank, both: _Both, group: FloatColumn, stride: FloatColumn, groups: FloatColumn) -> _Unit:
     """Of the ranks that hold the same weights: `groups` groups of `group` ranks, `stride` apart."""
-    training, framework, network = rank.training, rank.training.framework, rank.network
+    (weights, trained), training, framework = both, rank.training, rank.training.framework
+    network = rank.network
     gradients, nothing = trained * framework.reduce_bytes, np.zeros_like(weights)
     frozen = np.where(rank.columns["zero_stage"] == 3, base_bytes(training.recipe, framework)[0], 0.0)
     gathered = trained * framework.gather_bytes + np.maximum(0.0, weights - trained) * frozen

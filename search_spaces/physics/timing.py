@@ -121,10 +121,10 @@ def _slowest_stage(rank: Rank) -> _Stage:
     head_s, further_s, layers = rank.head_s(), rank.further_s(), rank.layers()
     seconds = np.stack([layer.total for layer in layers])
     of_head = head_in_layers(model, framework, c["tp"])
-    held, heads, ends, trained_ends = [], [], [], []
+    held, heads, ends = [], [], []
     for stage in stages_apart(model, c):
-        ends.append(end_weights(model, framework, c, stage))
-        trained_ends.append(end_weights_of(rank.training, framework, c, stage)[0])
+        own = end_weights_of(rank.training, framework, c, stage)[0]
+        ends.append(np.stack([end_weights(model, framework, c, stage), own]))
         held.append(kinds_held(model, c, stage, of_head).rank)
         further = np.where(predicts_further(model, c, stage), further_s, 0.0)
         heads.append(np.where(computes_loss(c, stage), head_s, 0.0) + further)
@@ -135,9 +135,9 @@ def _slowest_stage(rank: Rank) -> _Stage:
         + further_s
         + sum(count * layer.total for (count, _), layer in zip(layer_kinds(model), layers, strict=True))
     )
-    (dense, experts), (own, own_experts) = (rank.weights(chosen, trained=some) for some in (False, True))
-    weights = dense + np.choose(slowest, ends), experts
-    trained = own + np.choose(slowest, trained_ends), own_experts
+    every = np.sum(chosen * np.stack([rank.weights(trained=some) for some in (False, True)]), axis=2)
+    every[:, 0] += np.choose(slowest, ends)
+    weights, trained = ((dense, experts) for dense, experts in every)
     return _Stage(chosen, weights, trained, summed(layers, chosen), np.choose(slowest, heads), all_s)
 
 
