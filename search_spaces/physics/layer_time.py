@@ -150,10 +150,11 @@ class Rank:
         return weights
 
     def weights(self, *, trained: bool) -> tuple[FloatColumn, FloatColumn]:
-        """Of a layer of each kind (kinds x plans): those that all replicas hold alike, and experts'. trained: only
-        these, in the mean over the last stage's layers."""
+        """Of a layer of each kind (kinds x plans): those that all replicas hold alike but norms', and experts'.
+        trained: only these, in the mean over the last stage's layers."""
         c, model = self.columns, self.training.model
-        every = layer_weights(model, c)
+        dense, experts = layer_weights(model, c)
+        every = dense - [[kind.layer_norm_parameters] for _, kind in layer_kinds(model)], experts
         return trained_layers(model, self.recipe, c, c["pp"] - 1, every) if trained else every
 
     def head_s(self) -> FloatColumn:
