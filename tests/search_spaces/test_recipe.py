@@ -29,7 +29,7 @@ from meshtune.search_spaces.physics.memory import MemoryPart, Phase, memory_part
 from meshtune.search_spaces.physics.recipes import adapted, flops_per_token, trained_share, with_recipe
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.recipe import PLAIN, Adapter, Companion, Offload, Optimizer, Recipe, Role, Target
 
@@ -153,7 +153,9 @@ def test_frozen_layers_of_a_pipeline_lie_on_its_first_stages() -> None:
     uneven = parts(replace(half, frozen_layers=24), pp=2)[MemoryPart.GRADIENTS]
     head = MODEL.vocab * MODEL.hidden + 4096
     assert uneven - head * 4 == pytest.approx((found[MemoryPart.GRADIENTS] - head * 4) / 2)
-    chunks = columns_of([Plan(pp=2, vpp=2, schedule=kind, grad_accum_steps=4) for kind in ("interleaved", "zbv")])
+    chunks = columns_of(
+        [Plan(pp=2, vpp=2, schedule=kind, grad_accum_steps=4) for kind in (Schedule.INTERLEAVED, Schedule.ZBV)]
+    )
     stages = [trained_share(MODEL, half, chunks, np.array([stage, stage])).tolist() for stage in (0, 1)]
     assert stages == [[0.5, 0.5], [0.5, 0.5]]
 
