@@ -139,6 +139,8 @@ class Recipe(Closed):
     base_bits: Count = 0
     # The scales of 4-bit weights are quantized themselves.
     double_quantization: bool = True
+    # Experts' weights have `base_bits`, too; transformers 5 has them in one array, which bitsandbytes leaves.
+    quantized_experts: bool = True
     # Of frozen embedding, norms and head: 16 or 32; 0: `base_bits`, and at least 16.
     plain_bits: Count = 0
     # With an adapter: embedding and head are trained as well (PEFT's modules_to_save).

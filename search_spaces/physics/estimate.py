@@ -118,7 +118,11 @@ def estimate_memory(training: Training, columns: Columns, calibration: Calibrati
     constants = calibration.constants
     slope = slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS)
     spread = _spread(slope, calibration.covariance, calibration.memory_log_sd)
-    return MemoryEstimate(memory_parts(training, columns, constants), spread)
+    parts = memory_parts(training, columns, constants)
+    if training.recipe.adapter is not None:
+        # A frozen base is known to the byte: what is doubted is the rest.
+        spread = spread * (1 - parts[MemoryPart.WEIGHTS] / _total(parts))
+    return MemoryEstimate(parts, spread)
 
 
 def estimate_time(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> TimeEstimate:

@@ -95,7 +95,8 @@ def _frozen_bytes(
     if recipe.adapter is None:
         return (every[0] - trained[0]) * plain, (every[1] - trained[1]) * products
     beside = [[kind.layer_norm_parameters + kind.hidden * kind.experts] for _, kind in layer_kinds(model)]
-    return (every[0] - beside) * products + np.array(beside) * plain, every[1] * products
+    of_experts = products if recipe.quantized_experts else plain
+    return (every[0] - beside) * products + np.array(beside) * plain, every[1] * of_experts
 
 
 def end_weights_of(

@@ -83,6 +83,26 @@ def test_a_base_of_4_bits_leaves_embedding_and_head_in_16() -> None:
     assert parts(wide)[MemoryPart.WEIGHTS] == pytest.approx(expected + (ends + norms) * 2)
 
 
+def test_experts_in_one_array_are_not_quantized() -> None:
+    mixture = replace(MODEL, experts=8, top_k=2)
+    quantized, plain = (
+        memory_parts(replace(training(recipe), model=mixture), columns_of([Plan(recompute=Recompute.FULL)]), DEFAULTS)[
+            MemoryPart.WEIGHTS
+        ][0]
+        for recipe in (QLORA, replace(QLORA, quantized_experts=False))
+    )
+    assert plain - quantized == pytest.approx(32 * 8 * 3 * 4096 * 14336 * (2 - 0.515869), rel=1e-4)
+
+
+def test_a_base_that_is_known_to_the_byte_is_not_doubted() -> None:
+    columns = columns_of([Plan(recompute=Recompute.FULL)])
+    plain, lora = (estimate(training(recipe), columns).memory for recipe in (PLAIN, LORA))
+    base = MODEL.parameters * 2
+    low = lora.peak_bytes[0] * np.exp(-3 * lora.log_sd[0])
+    assert base < low < lora.peak_bytes[0]
+    assert lora.log_sd[0] < 0.6 * plain.log_sd[0]
+
+
 def test_targets_name_the_products_that_have_an_adapter() -> None:
     some = Recipe(adapter=Adapter(rank=8, targets=(Target.Q, Target.V)))
     assert [(one.target, one.product.outputs) for one in adapted(MODEL, some)] == [(Target.Q, 4096), (Target.V, 1024)]
