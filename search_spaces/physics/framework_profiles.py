@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 
@@ -201,26 +201,22 @@ class FrameworkProfile(Closed):
 
 
 _TABLE = tomllib.loads(files(__package__).joinpath("profiles.toml").read_text("utf-8"))  # noqa: TID251  # our own
-_TYPES = {field.name: field.type for kind in (FrameworkProfile, Kept) for field in fields(kind)}
+_KINDS = get_type_hints(FrameworkProfile) | get_type_hints(Kept)
 
 
 def _read(table: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a table as their fields have them."""
-    return {name: _value(_TYPES[name], value) for name, value in table.items()}
+    return {name: _value(_KINDS[name], value) for name, value in table.items()}
 
 
 def _value(kind: Any, value: Any) -> Any:
-    match kind:
-        case "float" if isinstance(value, str):
-            return float(Fraction(value))
-        case "tuple[str, ...]":
-            return tuple(value)
-        case "Reports":
-            return Reports(value)
-        case "Selective":
-            return Selective(value)
-        case "Kept":
+    match value:
+        case dict():
             return Kept(**_read(value))
+        case list():
+            return tuple(value)
+        case str():
+            return float(Fraction(value)) if kind is float else kind(value)
     return value
 
 
