@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from reported import cluster_spec
 
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm
-from meshtune.search_spaces.physics.framework_profiles import OPTIMUS, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FRAMEWORKS, FrameworkProfile
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
@@ -285,7 +285,7 @@ def _mula() -> Iterator[Published]:
                 name=preset,
                 value=value,
                 reading=reading,
-                training=training(model(preset), "aurora", devices, OPTIMUS),
+                training=training(model(preset), "aurora", devices, FRAMEWORKS["optimus"]),
                 plans=(Plan(pp=pp, dp=devices // pp, ep=12, grad_accum_steps=pp, **full),),
                 devices=devices,
                 source=MULA_SOURCE,

@@ -24,10 +24,9 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind, DeviceSpec
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, Position
 from meshtune.search_spaces.physics.framework_profiles import (
+    FRAMEWORKS,
     FSDP,
-    INTERNEVO,
     MEGATRON_CORE,
-    MEGATRON_CORE_TF32,
     MEGATRON_DEEPSPEED,
     MEGATRON_DEEPSPEED_BF16,
     NANOTRON,
@@ -266,10 +265,10 @@ def _framework(row: Row, cluster: ClusterSpec, family: str, guess: bool) -> Fram
     elif family == "nanotron":
         known = {"bf16": NANOTRON}
     elif family == "internevo":
-        known = {"bf16": INTERNEVO}
+        known = {"bf16": FRAMEWORKS["internevo"]}
     else:
         known = {short: MEGATRON_CORE[dtype] for short, dtype in (("bf16", "bfloat16"), ("fp16", "float16"))}
-        known["fp32"] = MEGATRON_CORE_TF32  # Sailor's, whose models have no dropout (sailor/models)
+        known["fp32"] = FRAMEWORKS["megatron-core-tf32"]  # Sailor's, whose models have no dropout (sailor/models)
         if family == "megatron":
             known |= {name: replace(code, kept=DROPOUT) for name, code in known.items()}
         if "unfused" in row.model or "local" in row.model:

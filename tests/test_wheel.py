@@ -106,6 +106,7 @@ def test_nothing_but_meshtune_lies_at_the_top_of_the_wheel(wheel):
     assert embedded == {"__init__.py", *(file for found in every for file in found)}
     for needed in (
         "search_spaces/presets/",
+        "search_spaces/physics/profiles.toml",
         "api/examples/",
         "tuner/store/migrations/",
         "runners/sites/frontier.yaml",

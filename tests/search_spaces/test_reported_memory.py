@@ -17,13 +17,12 @@ from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.estimate import estimate_memory
 from meshtune.search_spaces.physics.framework_profiles import (
     DEEPSPEED,
+    FRAMEWORKS,
     FSDP,
-    FSDP_FUSED_LOSS,
     FSDP_PURE_BF16,
     MEGATRON_CORE,
     MEGATRON_DEEPSPEED,
     TORCHTITAN,
-    TORCHTITAN_CHUNKED,
     TORCHTITAN_COMPILED,
     TRAINER_BFLOAT16,
     FrameworkProfile,
@@ -203,7 +202,7 @@ def test_experts_are_computed_again_by_torchtitan():
     # mlc-ai/pith-train issue 79: torchtitan on 8 B200, its loss in chunks; 141.79 GiB.
     model, where = preset("qwen3-30b-a3b", 8192), cluster("dgx-b200")
     plan = {"dp": 8, "micro_batch_size": 8, "zero_stage": 3, "recompute": "selective"}
-    found = parts(model, where, TORCHTITAN_CHUNKED, **plan)
+    found = parts(model, where, FRAMEWORKS["torchtitan-chunked"], **plan)
     assert sum(found.values()) == pytest.approx(141.79, rel=0.04)
     assert found[MemoryPart.ACTIVATIONS] == pytest.approx(69, rel=0.12)
     # What was sent to experts and came back is kept: two copies of a token for each that it asks.
@@ -231,7 +230,7 @@ def test_a_logit_costs_what_the_code_of_its_loss_holds():
     logits = 4 * 4096 * model.vocab * DEFAULTS.activation_factor / GIB
     found = {one.name: parts(model, where, one, **plan)[MemoryPart.LOGITS] for one in (FSDP, TORCHTITAN_COMPILED)}
     assert [found[one] for one in found] == pytest.approx([14 * logits, 4 * logits], rel=0.01)
-    assert gib(model, where, FSDP_FUSED_LOSS, **plan) < gib(model, where, FSDP, **plan) - 10 * logits
+    assert gib(model, where, FRAMEWORKS["fsdp-fused-loss"], **plan) < gib(model, where, FSDP, **plan) - 10 * logits
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

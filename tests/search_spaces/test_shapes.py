@@ -14,7 +14,7 @@ from meshtune.runners.programs.transformers.config_json import read_config
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec, layer_kinds
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, TRAINER_FLOAT32
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_CORE, TRAINER
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.presets import described, model_presets
 
@@ -76,7 +76,7 @@ def test_kinds_of_layers_are_those_counted_one_by_one(make_model, dense, every, 
 def test_vocabularies_are_padded_as_their_code_does(make_model):
     tp = columns_of([Plan(tp=1), Plan(tp=8)])["tp"]
     assert list(MEGATRON_CORE["bfloat16"].padded_vocab(make_model(vocab=50257), tp)) == [50304, 51200]
-    assert list(TRAINER_FLOAT32.padded_vocab(make_model(vocab=50257), tp)) == [50257, 50264]
+    assert list(TRAINER["float32"].padded_vocab(make_model(vocab=50257), tp)) == [50257, 50264]
     assert list(MEGATRON_CORE["bfloat16"].padded_vocab(make_model(vocab=50257, vocab_multiple=1), tp)) == [50257, 50264]
 
 

@@ -19,11 +19,9 @@ from meshtune.search_spaces.physics.estimate import estimate_time
 from meshtune.search_spaces.physics.framework_profiles import (
     FRAMEWORKS,
     FSDP,
-    INTERNEVO,
     MEGATRON_DEEPSPEED,
     NANOTRON,
     TORCHTITAN,
-    TORCHTITAN_CHUNKED,
     TRAINER_BFLOAT16,
     FrameworkProfile,
 )
@@ -242,7 +240,7 @@ def test_copies_of_tokens_for_experts_are_read_and_written():
         (
             "dgx-b200",
             described(model_presets()["qwen3-30b-a3b"]) | {"seq_len": 8192},
-            TORCHTITAN_CHUNKED,
+            FRAMEWORKS["torchtitan-chunked"],
             {"dp": 8, "micro_batch_size": 8, "zero_stage": 3, "recompute": "selective"},
             19_500,
         ),
@@ -556,7 +554,7 @@ def test_a_step_costs_more_the_more_ranks_broadcast_their_part_of_the_weights():
     steps = {}
     for nodes, group in ((1, 0), (128, 0), (128, 8)):
         plan = {"dp": 8 * nodes, "zero_stage": 1, "zero_group": group, "micro_batch_size": 2, "grad_accum_steps": 4}
-        parts = parts_of(model, DEFAULTS, INTERNEVO, cluster_of("a100-400g", nodes), **plan)
+        parts = parts_of(model, DEFAULTS, FRAMEWORKS["internevo"], cluster_of("a100-400g", nodes), **plan)
         steps[nodes, group] = sum(parts.values())
     assert steps == pytest.approx({(1, 0): 4.03, (128, 0): 7.21, (128, 8): 4.52}, rel=0.15)
 

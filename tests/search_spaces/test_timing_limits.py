@@ -16,8 +16,8 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.framework_profiles import (
     DEEPSPEED,
+    FRAMEWORKS,
     FSDP,
-    INTERNEVO,
     MEGATRON_CORE,
     NANOTRON,
     TORCHTITAN_COMPILED,
@@ -40,7 +40,15 @@ def cluster_of(name: str, nodes: int) -> ClusterSpec:
 
 CLUSTERS = [cluster_of(*one) for one in (("dgx-h100", 32), ("frontier", 32), ("gb200-trays", 72), ("a100-400g", 32))]
 CODES = [
-    *(TRAINER_BFLOAT16, FSDP, DEEPSPEED, INTERNEVO, NANOTRON, TORCHTITAN_COMPILED, MEGATRON_CORE["bfloat16"]),
+    *(
+        TRAINER_BFLOAT16,
+        FSDP,
+        DEEPSPEED,
+        FRAMEWORKS["internevo"],
+        NANOTRON,
+        TORCHTITAN_COMPILED,
+        MEGATRON_CORE["bfloat16"],
+    ),
     replace(MEGATRON_CORE["bfloat16"], product_dtype="float8"),
 ]
 plans = st.fixed_dictionaries(

@@ -8,7 +8,7 @@ import pytest
 
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceSpec, LinkSpec
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, TRAINER_FLOAT32
+from meshtune.search_spaces.physics.framework_profiles import MEGATRON_DEEPSPEED, TRAINER, TRAINER_BFLOAT16
 from meshtune.search_spaces.physics.training import Training, missing, with_usual_speeds
 
 MODEL = ModelSpec(name="any", layers=4, hidden=256, heads=8, ffn=1024, vocab=1024, seq_len=128)
@@ -48,13 +48,13 @@ def test_each_fact_is_asked_for_exactly_where_a_time_depends_on_it(changes, lack
     assert paths(**changes) == lacking
 
 
-@pytest.mark.parametrize(("framework", "dtype"), [(MEGATRON_DEEPSPEED, "float16"), (TRAINER_FLOAT32, "float32")])
+@pytest.mark.parametrize(("framework", "dtype"), [(MEGATRON_DEEPSPEED, "float16"), (TRAINER["float32"], "float32")])
 def test_the_peak_that_counts_is_that_of_the_frameworks_format(framework, dtype):
     assert paths(framework) == [f"cluster.device.peak_flops.{dtype}"]
 
 
 def test_a_message_names_what_is_known_and_how_to_find_out():
-    (problem,) = missing(Training(MODEL, CLUSTER, TRAINER_FLOAT32))
+    (problem,) = missing(Training(MODEL, CLUSTER, TRAINER["float32"]))
     assert "X1 has a peak for bfloat16" in problem.message
     assert "meshtune cluster probe" in problem.message
     (problem,) = missing(Training(MODEL, replace(CLUSTER, device=replace(DEVICE, peak_flops={})), TRAINER_BFLOAT16))
@@ -71,6 +71,6 @@ def test_with_usual_speeds_nothing_is_missing_and_what_is_known_stays(kind: str)
     assert training.cluster.network_link == LINK
     known = Training(MODEL, CLUSTER, TRAINER_BFLOAT16)
     assert with_usual_speeds(known) == known
-    other = with_usual_speeds(Training(MODEL, CLUSTER, TRAINER_FLOAT32))
+    other = with_usual_speeds(Training(MODEL, CLUSTER, TRAINER["float32"]))
     assert other.cluster.device.peak_flops["bfloat16"] == 1e14
     assert not missing(other)

@@ -33,7 +33,7 @@ from meshtune.runners.programs.workloads.base import (
 )
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import Capabilities
-from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
+from meshtune.search_spaces.physics.framework_profiles import TRAINER
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign import campaign as campaigns
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
@@ -196,7 +196,7 @@ class FakeWorkload:
             raise InvalidValue([Problem(next(iter(options)), "is not a known key; it takes none")])
 
     capabilities = Capabilities(kv_replication=True)
-    framework = TRAINER_FLOAT32
+    framework = TRAINER["float32"]
     dtype = framework.dtype
     knows_dtype = True
     program = ""
