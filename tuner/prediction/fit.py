@@ -6,17 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import Columns, columns_of, rows, value_of
+from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.estimate import log_peak, log_step
 from meshtune.search_spaces.physics.memory import Phase, phases
+from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.search_spaces.recipe import Adapter, Offload, Optimizer, Recipe
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.units import gibibytes
 from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
 from meshtune.tuner.prediction.predict import Basis, Prediction, foresee, training_of
 
@@ -25,6 +29,10 @@ LONGEST = 0.99
 MICRO_BATCHES = range(1, 2**10 + 1)
 # To 4 Mi tokens.
 SEQUENCES = range(2**8, 2**22 + 1, 2**8)
+# Of the plans that may fit so many are judged with their spread at a time, the fastest first.
+TOGETHER = 256
+# No usual node has a host with more memory: 2 TB in a DGX H100 and in AWS' p5.
+MOST_HOST_BYTES = 2**41
 # A change that frees less than this share of the peak helps nobody.
 LEAST_GAIN = 0.01
 TOKENS = 1e9
@@ -81,12 +89,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitQuestion:
-    """spec: its baseline is the user's setting, None where nobody has one. space: of the spec. lengths: tokens of rows,
-    from which the longest one of a micro-batch follows; empty: all rows are as long as the model's seq_len. notes: as
-    of Fit."""
+    """spec: its baseline is the user's setting, None where nobody has one. space: of the spec. program: the stages of
+    ZeRO and the offload that it has, as [fit] in runners/programs/profiles/table.toml has them; empty: not known.
+    lengths: tokens of rows, from which the longest one of a micro-batch follows; empty: all rows are as long as the
+    model's seq_len. notes: as of Fit."""
 
     spec: CampaignSpec
     space: Space
+    program: Mapping[str, Any] = field(default_factory=dict)
     lengths: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     basis: Basis = field(default_factory=Basis)
@@ -104,8 +114,11 @@ class FitQuestion:
         for some, tokens in groups:
             own = replace(training, model=replace(training.model, seq_len=tokens))
             with np.errstate(all="ignore"):
-                outlook = foresee(own, rows(columns, some), self.basis.calibration)
-            safe_speed = np.where(outlook.fits >= SURE, outlook.score / outlook.fits, 0.0)
+                for plans in _likely(own, rows(columns, some), self.basis.calibration.constants):
+                    outlook = foresee(own, plans, self.basis.calibration)
+                    safe_speed = np.where(outlook.fits >= SURE, outlook.score / outlook.fits, 0.0)
+                    if safe_speed.any():
+                        break
             row = int(np.argmax(safe_speed if safe_speed.any() else outlook.fits))
             found.append((safe_speed[row], outlook.fits[row], -tokens, outlook, row))
         *_, outlook, row = max(found, key=lambda one: one[:3])
@@ -169,10 +182,13 @@ def fit(question: FitQuestion) -> Fit:
     best = question.best(space.columns)
     given = None if spec.baseline is None else question.best(columns_of([spec.baseline]))
     start = given or best
-    changes = _changes(question, start)
+    every = _changes(question, start)
     # Else of the recipe, in any layout.
-    more = chain(changes, () if best.safe else _of_recipe(question, start, _layouts(space)))
-    enough = None if best.safe else next((one for one in more if one.safe), None)
+    more = () if best.safe else tuple(_of_recipe(question, start, _layouts(space)))
+    held = {one.words for one in (*every, *more) if one.prediction.host_optimizer_bytes > MOST_HOST_BYTES}
+    changes = tuple(one for one in every if one.words not in held)
+    safe = (one for one in (*changes, *more) if one.safe and one.words not in held)
+    enough = None if best.safe else next(safe, None)
     needs = () if best.safe or enough else memory_needs(space, training_of(spec), basis.calibration)
     return Fit(
         cluster=f"{spec.cluster.devices} x {spec.cluster.device.name}",
@@ -184,7 +200,7 @@ def fit(question: FitQuestion) -> Fit:
         longest_sequence=_longest_sequence(question) if best.safe else None,
         changes=changes,
         enough=enough,
-        notes=(*question.notes, *needs),
+        notes=(*question.notes, *(f"{words}, more than {gibibytes(MOST_HOST_BYTES)}" for words in sorted(held)), *needs),
         basis=basis.judged(training_of(spec), [best.prediction.speed]).words,
     )
 
@@ -196,8 +212,24 @@ def plan_words(plan: Plan, *axes: str) -> str:
     if plan.dp * plan.cp > 1:
         words["zero_stage"] = f"{_ZERO[plan.zero_stage]}{f' over {ranks} devices' * (plan.zero_stage > 0)}"
     words["recompute"] = "no recomputation" if plan.recompute is Recompute.NONE else f"{plan.recompute} recomputation"
-    words["micro_batch_size"] = f"micro-batch {plan.micro_batch_size}, accumulated {plan.grad_accum_steps} times"
+    accumulated = f", accumulated {plan.grad_accum_steps} times" * (plan.grad_accum_steps > 1)
+    words["micro_batch_size"] = f"micro-batch {plan.micro_batch_size}{accumulated}"
     return ", ".join(words.get(axis, f"{axis} {getattr(plan, axis)}") for axis in axes or words)
+
+
+def _likely(training: Training, columns: Columns, constants: Constants) -> Iterator[Columns]:
+    """Of many plans those that are expected to fit, some at a time, the fastest first; at last the leanest."""
+    if len(columns["tp"]) <= TOGETHER:
+        yield columns
+        return
+    peak = log_peak(training, columns, constants)
+    samples = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
+    cost = peak if missing(training) else log_step(training, columns, constants) - np.log(samples)
+    within = np.flatnonzero(peak <= np.log(usable_bytes(training)))
+    within = within[np.argsort(cost[within])]
+    for start in range(0, len(within), TOGETHER):
+        yield rows(columns, within[start : start + TOGETHER])
+    yield rows(columns, np.argsort(peak)[:TOGETHER])
 
 
 def _layouts(space: Space) -> dict[str, Any]:
@@ -232,13 +264,19 @@ def _longest_sequence(question: FitQuestion) -> Setting | None:
 
 def _changes(question: FitQuestion, own: Setting) -> tuple[Setting, ...]:
     """Each change alone that frees memory of this setting, as the formulas see it."""
-    every, alone = question.space.columns, columns_of([own.prediction.plan])
+    every, plan = question.space.columns, own.prediction.plan
+    alone = columns_of([plan])
     alike = {axis: every[axis] == alone[axis][0] for axis in PLAN_FIELDS if axis not in _DERIVED}
     found = []
     for axis in _AXES:
         near = np.logical_and.reduce([same for name, same in alike.items() if name != axis]) & ~alike[axis]
-        if near.any():
-            changed = question.best(rows(every, near))
+        tried = [rows(every, near)] if near.any() else []
+        if axis == "zero_stage" and question.program and plan.pp == 1 < plan.dp * plan.cp:
+            # A launch has one stage; its program has others.
+            stages = question.program["space"].get(axis, range(4))
+            tried = [columns_of([replace(plan, zero_stage=one, zero_group=0)]) for one in reversed(stages)]
+        for columns in tried:
+            changed = question.best(columns)
             found.append(changed.against(own, plan_words(changed.prediction.plan, axis)))
     found += _of_recipe(question, own, alone)
     helpful = [one for one in found if one.gain_bytes >= LEAST_GAIN * own.prediction.peak_bytes.value]
@@ -246,18 +284,27 @@ def _changes(question: FitQuestion, own: Setting) -> tuple[Setting, ...]:
 
 
 def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterator[Setting]:
-    """Changes of the recipe, in the best of these plans."""
-    recipe = question.spec.training
+    """Changes of the recipe, in the best of these plans that can have them."""
+    recipe, program, device = question.spec.training, question.program, question.spec.cluster.device
     lora = {"adapter": recipe.adapter or Adapter(), "frozen_layers": 0, "frozen_embedding": False, "frozen_head": False}
-    offered: Sequence[tuple[str, Effect, dict[str, Any]]] = (
+    offered: list[tuple[str, Effect, dict[str, Any]]] = [
         ("fused loss (Liger, Cut CE)", Effect.NONE, {"fused_loss": True}),
-        ("activations offloaded", Effect.NONE, {"offload_activations": True}),
-        ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
-        ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
         ("8-bit optimizer", Effect.NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
         ("LoRA of rank 16 in place of all weights", Effect.TRAINED, lora),
-        ("LoRA on a base of 4 bits (QLoRA)", Effect.TRAINED, {**lora, "base_bits": 4}),
-    )
+    ]
+    if program.get("quantizes", True):
+        offered += [("LoRA on a base of 4 bits (QLoRA)", Effect.TRAINED, {**lora, "base_bits": 4})]
+    if device.kind is not DeviceKind.CPU and not device.shares_host_memory:
+        offered += [
+            ("activations offloaded", Effect.NONE, {"offload_activations": True}),
+            ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
+            ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
+        ]
+    stages = np.where(columns["dp"] * columns["cp"] > 1, columns["zero_stage"], program.get("stage_alone", 0))
     for words, effect, fields in offered:
-        kind = Effect.NUMERICS if effect is Effect.TRAINED and recipe.adapter else effect
-        yield question.best(columns, replace(recipe, **fields)).against(own, words, kind)
+        able = np.isin(stages, program.get("offload", {}).get(fields["offload"], ())) if "offload" in fields else stages >= 0
+        if able.any():
+            kind = Effect.NUMERICS if effect is Effect.TRAINED and recipe.adapter else effect
+            changed = question.best(rows(columns, able), replace(recipe, **fields))
+            host = changed.prediction.host_optimizer_bytes
+            yield changed.against(own, f"{words}{f' ({gibibytes(int(host))} of a host)' * (host > 0)}", kind)
