@@ -30,6 +30,8 @@ else:  # jobs run in their site's own environment, from Python 3.10 on
 
 # The largest size or degree: products of two fit numpy's int64, and each fits a database's INTEGER.
 MAX_WHOLE = 2**31 - 1
+# Names that a hint has.
+MAX_LISTED = 40
 # Of a token or a project: readable in a log and in a table, and never taken for a path or a header.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
@@ -259,9 +261,11 @@ class Closed(Checked):
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """A hint for an unknown name: the closest known one, else the whole list."""
-    close = get_close_matches(word, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+    """A hint for an unknown name: the closest known one, else the first that begins so, else the list."""
+    names = sorted(known)
+    if close := get_close_matches(word, known, n=1) or [name for name in names if word and name.startswith(word)]:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join([*names[:MAX_LISTED], *['...'] * (len(names) > MAX_LISTED)])}"
 
 
 def names_in(text: str) -> frozenset[str]:

@@ -345,7 +345,12 @@ def _layer_parameters(kind: ModelSpec) -> int:
     return kind.attention_parameters + blocks + kind.layer_norm_parameters
 
 
-def _layer_flops(kind: ModelSpec) -> float:
+def met_parameters(kind: ModelSpec) -> int:
+    """Weights of the products of one layer that a token meets."""
     block = max(1, kind.top_k) * kind.feed_forward_parameters + kind.hidden * kind.experts + kind.shared_parameters
+    return kind.attention_parameters + block
+
+
+def _layer_flops(kind: ModelSpec) -> float:
     scores = (kind.query_width + kind.answer_width) * (kind.window or kind.seq_len)
-    return 6.0 * (kind.attention_parameters + block) + 6.0 * scores
+    return 6.0 * met_parameters(kind) + 6.0 * scores

@@ -5,11 +5,11 @@ tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from meshtune.search_spaces.checks import Chance, Checks, Closed, Count, Natural, StrEnum, Whole
+from meshtune.search_spaces.checks import Chance, Checks, Closed, Count, Natural, Problem, StrEnum, Whole
+from meshtune.search_spaces.model import ModelSpec
 
 
 class Target(StrEnum):
@@ -27,6 +27,21 @@ class Target(StrEnum):
 
 
 LINEAR = (Target.Q, Target.K, Target.V, Target.O, Target.GATE, Target.UP, Target.DOWN)
+
+
+class States(NamedTuple):
+    """values: numbers of state per weight; of embedding, norms and head end_values. bits: of each; 0: as the program
+    has its moments. quantized: 8 bits in blocks of 256 with a float32 scale (bitsandbytes, functional.py). at_step:
+    numbers that the step has besides."""
+
+    values: float
+    end_values: float
+    bits: int = 0
+    at_step: int = 0
+
+    @property
+    def quantized(self) -> bool:
+        return self.bits == 8
 
 
 class Optimizer(StrEnum):
@@ -51,36 +66,14 @@ class Optimizer(StrEnum):
     def paged(self) -> bool:
         return self.startswith("paged_")
 
-
-class States(NamedTuple):
-    """values: numbers of state per weight; of embedding, norms and head end_values. bits: of each; 0: as the program
-    has its moments. quantized: 8 bits in blocks of 256 with a float32 scale (bitsandbytes, functional.py). at_step:
-    numbers that the step has besides."""
-
-    values: float
-    end_values: float
-    bits: int = 0
-    at_step: int = 0
-
     @property
-    def quantized(self) -> bool:
-        return self.bits == 8
+    def states(self) -> States:
+        family, _, kind = self.removeprefix("paged_").partition("_")
+        values, end_values = _VALUES.get(family, (0, 0))
+        return States(values, end_values, {"8bit": 8, "16bit": 16}.get(kind, 0), at_step=int(kind == "foreach"))
 
 
-STATES: Mapping[Optimizer, States] = {
-    Optimizer.ADAMW: States(2, 2),
-    Optimizer.ADAMW_FOREACH: States(2, 2, at_step=1),
-    Optimizer.ADAMW_16BIT: States(2, 2, 16),
-    Optimizer.ADAMW_8BIT: States(2, 2, 8),
-    Optimizer.PAGED_ADAMW: States(2, 2),
-    Optimizer.PAGED_ADAMW_8BIT: States(2, 2, 8),
-    Optimizer.LION: States(1, 1),
-    Optimizer.LION_8BIT: States(1, 1, 8),
-    Optimizer.PAGED_LION_8BIT: States(1, 1, 8),
-    Optimizer.ADAFACTOR: States(0, 0),
-    Optimizer.MUON: States(1, 2),
-    Optimizer.SGD: States(0, 0),
-}
+_VALUES = {"adamw": (2, 2), "lion": (1, 1), "muon": (1, 2)}
 
 
 class Offload(StrEnum):
@@ -146,6 +139,8 @@ class Recipe(Closed):
     base_bits: Count = 0
     # The scales of 4-bit weights are quantized themselves.
     double_quantization: bool = True
+    # Experts' weights have `base_bits`, too; transformers 5 has them in one array, which bitsandbytes leaves.
+    quantized_experts: bool = True
     # Of frozen embedding, norms and head: 16 or 32; 0: `base_bits`, and at least 16.
     plain_bits: Count = 0
     # With an adapter: embedding and head are trained as well (PEFT's modules_to_save).
@@ -189,6 +184,16 @@ class Recipe(Closed):
         fault = "trained_ends needs an adapter: without one they are trained"
         checks.require(self.adapter is not None or not self.trained_ends, "trained_ends", fault)
 
+    def problems_with(self, model: ModelSpec) -> list[Problem]:
+        """What a model has no room for, by key."""
+        found = (
+            ("frozen_layers", self.frozen_layers, model.layers, "layers"),
+            ("mean_tokens", self.mean_tokens, model.seq_len, "seq_len, that of the longest rows"),
+            ("adapter.rank", self.adapter.rank if self.adapter else 0, model.hidden, "hidden"),
+        )
+        wrong = [each for each in found if model.known and each[1] > each[2]]
+        return [Problem(key, f"{own} is more than model.{size}: {has}") for key, own, has, size in wrong]
+
     @property
     def trains_head(self) -> bool:
         return self.trained_ends if self.adapter else not self.frozen_head
@@ -205,18 +210,8 @@ class Recipe(Closed):
         parts += [f"{self.frozen_layers} layers frozen"] * bool(self.frozen_layers)
         parts += [self.optimizer.value] * (self.optimizer is not Optimizer.ADAMW)
         parts += [f"{self.offload} offloaded"] * (self.offload is not Offload.NONE)
-        named = {
-            "trained ends": self.trained_ends,
-            "frozen embedding": self.frozen_embedding,
-            "frozen head": self.frozen_head,
-            "trained tower": self.trained_tower,
-            "activations offloaded": self.offload_activations,
-            "fused loss": self.fused_loss,
-            "kernel of the loss": self.loss_kernel,
-            "kernels of layers": self.layer_kernels,
-            "pairs": self.rows_per_sample == 2,
-        }
-        parts += [name for name, so in named.items() if so]
+        flags = [one.name for one in fields(self) if one.default is False and getattr(self, one.name)]
+        parts += [name.replace("_", " ") for name in flags] + ["pairs"] * (self.rows_per_sample == 2)
         return ", ".join([*parts, *(f"with a {one.role}" for one in self.beside)])
 
 

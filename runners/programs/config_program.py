@@ -4,8 +4,8 @@ become placeholders, and the rest of the file stays as the user wrote it.
 Beside rows and remarks (see `table`) the table of such a program has:
 
     [program]   title; script: the pattern of what is started; sure: one of folder, script and file, needed where the
-                file is not there; needs: keys that its file has, with least of the marks; inside: the key that has
-                them in a submitter's file; variant: a function of special.py
+                file is not there; instead: what to do without a file's name; needs: keys that its file has, with least
+                of the marks; inside: the key that has them in a submitter's file; variant: a function of special.py
     [command]   config_file: the name in a trial's folder; example: a command to answer with; framework, in which
                 `{dtype}` stands for the number format; start; env;
                 omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
@@ -115,8 +115,9 @@ class ConfigProgram:
         if "flags" in self._command:
             return self._with_flags(launch, name)
         if not name:
-            told = f"{launch.place}: {self.title} is started without the name of its file that is known here"
-            raise CannotRead(f"{told}; run the script with `meshtune import --capture -- bash SCRIPT`")
+            told = f"{launch.place}: {self.title} is started without the name of a file here ({', '.join(ENDINGS)})"
+            instead = "run the script with `meshtune import --capture -- bash SCRIPT`"
+            raise CannotRead(f"{told}; {self._program.get('instead', instead)}")
         own, asked = self.file_of(launch, name)
         index = launch.words.index(name)
         more: Sequence[str] = arguments_alone(launch.words[index + 1 :])

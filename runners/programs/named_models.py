@@ -59,13 +59,12 @@ def model_named(name: str, files: Mapping[str, str] | None = None) -> dict[str, 
 def preset_named(name: str) -> dict[str, Any]:
     """As `model_named`, of presets alone: no file of this machine is read for it."""
     last = _last(name)
-    with problems_as(InvalidValue, name):
-        if preset := _preset(name, {}):
-            return {**preset_shapes(preset), "name": last}
-        if others := OTHERS & set(last.lower().split("-")):
-            raise _refused(f"is a model of {min(others)}; {DECODERS}")
-        hint = did_you_mean(last.lower(), model_presets())
-        raise _refused(f"is no folder with a config.json, no model in the cache of Hugging Face and no preset; {hint}")
+    if preset := _preset(name, {}):
+        return {**preset_shapes(preset), "name": last}
+    if others := OTHERS & set(last.lower().split("-")):
+        raise _refused(f"{name} is a model of {min(others)}; {DECODERS}")
+    hint = did_you_mean(last.lower(), model_presets())
+    raise _refused(f"{name} is no folder with a config.json, no model in Hugging Face's cache and no preset; {hint}")
 
 
 def _last(name: str) -> str:

@@ -19,7 +19,8 @@ A table is `NAME/table.toml`. Each `[[row]]` ties one field to the names (flags,
     of          the variants of the program that have the row; none: all
     least       of a number
     ask         what a question says of it
-    guess       where nobody says it: its likely value by another setting as people write it, "--name value"
+    guess       where nobody says it: its likely value by another setting as people write it, "--name value", or by
+                none: ""; `ask` says why
     set         whether trials of a command set it: "always", "there" (where the user has the key or its section),
                 "known" (where the program's dump has it as well), "key" (where the user has the key), "never"
 

@@ -117,12 +117,8 @@ class Table:
     def remark(self, reading: Reading) -> None:
         """The notes and questions of what no plan has."""
         for remark in self.remarks:
-            named = [
-                name
-                for pattern in remark.names
-                for name in (reading.given if pattern.endswith("*") else [pattern])
-                if name.startswith(pattern.removesuffix("*"))
-            ]
+            begun = tuple(name[:-1] for name in remark.names if name.endswith("*"))
+            named = (*remark.names, *(name for name in reading.given if name.startswith(begun)))
             names = [name for name in named if reading.has(name) and remark.speaks(reading.get(name))]
             if not names or (remark.when and holds(remark.when, reading.fields) is False):
                 continue
@@ -244,8 +240,9 @@ def _read_absent(row: Row, reading: Reading, path: str) -> None:
     if default is not None:
         if not row.names or reading.complete(path, row.names[0], default):
             reading.fields[row.field] = default
-    elif mark := next((mark for mark in row.guess if reading.written(mark.split()[0]) == mark), ""):
-        reading.guess(row.field, row.guess[mark], f"{row.field} {row.guess[mark]} by {mark}")
+    elif marks := [mark for mark in row.guess if not mark or reading.written(mark.split()[0]) == mark]:
+        why = f" by {marks[0]}" if marks[0] else f": {row.ask}"
+        reading.guess(row.field, row.guess[marks[0]], f"{row.field} {row.guess[marks[0]]}{why}")
     elif not row.optional and not reading.is_asked(path):
         reading.ask(path, f"{row.names[0]} is not said{row.ask and f' ({row.ask})'}; fill in what training uses")
 

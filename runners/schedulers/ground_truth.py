@@ -23,6 +23,7 @@ from meshtune.search_spaces.checks import Amount, Chance, Closed, Natural, Share
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import DEFAULTS, PRIOR_LOG_SD, Constants
 from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.recipes import flops_per_token
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
@@ -155,7 +156,7 @@ def _measured(
         warmup_times_s=tuple(warmup),
         tokens_per_step=job.plan.global_batch_size * job.model.seq_len,
         devices=job.plan.world_size,
-        model_flops_per_token=job.model.flops_per_token,
+        model_flops_per_token=flops_per_token(job.model, job.recipe),
         peak_flops_per_device=job.cluster.device.peak_flops.get(job.code.framework.dtype),
         peak_memory_bytes=(round(true.peak_bytes),),
         profile=None if pruned else _profile(true, run_s),

@@ -19,6 +19,7 @@ from meshtune.runners.trainer.job import TrainerJob
 from meshtune.runners.trainer.timing.attention import MATH
 from meshtune.runners.trainer.timing.measure import Timings
 from meshtune.search_spaces.knob_values import KnobValue
+from meshtune.search_spaces.physics.recipes import flops_per_token
 
 # Where the kernel modules of NVIDIA and AMD say which driver they are; reading them starts no process.
 DRIVER_FILES = (Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version"))
@@ -61,7 +62,7 @@ def report(
         step_times_s=tuple(timings.step_times_s),
         tokens_per_step=job.plan.global_batch_size * job.model.seq_len,
         devices=job.plan.world_size,
-        model_flops_per_token=job.model.flops_per_token,
+        model_flops_per_token=flops_per_token(job.model, job.recipe),
         peak_flops_per_device=job.peak_flops,
         warmup_times_s=tuple(timings.warmup_times_s),
         first_losses=tuple(timings.first_losses),

@@ -92,10 +92,9 @@ def _bytes_of_kind(
     tokens = tokens_per_rank(model, columns)
     tp = columns["tp"].astype(np.float64)
     split = np.where((columns["sequence_parallel"] > 0) & (tp > 1), tp, 1.0)
-    wide = np.where(autocasts(framework, recipe, columns), FLOAT32_BYTES, framework.activation_bytes)
-    between = tokens * model.hidden * wide / split
     load = expert_load(model, framework, columns, constants)
-    inputs = kept_inputs(model, framework, recipe, autocasts(framework, recipe, columns))
+    inputs = kept_inputs(model, framework, recipe, columns)
+    between = tokens * model.hidden * inputs.hidden_bytes / split
     setting = _Setting(model, framework, columns, tokens, tp, split, load, inputs)
     whole = _whole(setting)
     selective = _selective(setting, whole)
@@ -131,7 +130,7 @@ def _gathering(setting: _Setting) -> FloatColumn:
 
 def _whole(setting: _Setting) -> FloatColumn:
     """Without recomputation: 34 s b h of Korthikanti et al. for a GPT with dropout, and 5 a s^2 b unfused."""
-    model, framework, _, tokens, tp, split, _, inputs = setting
+    model, framework, _, tokens, tp, split, load, inputs = setting
     kept, width = framework.kept, framework.activation_bytes
     hidden = model.hidden
     entrance = np.ones_like(tp) if kept.gathered_inputs else split
@@ -140,29 +139,32 @@ def _whole(setting: _Setting) -> FloatColumn:
     # The float32 input alone where nothing asks for the weight's gradient.
     norm = apart + inputs.hidden_bytes if inputs.norms_trained or apart == 0 else min(apart, FLOAT32_BYTES)
     between = (2 * hidden * norm + kept.dropout * 2 * hidden * MASK_BYTES) / split
-    between = between + hidden * (inputs.attention * width + inputs.masks * inputs.attention) / entrance
+    between = between + hidden * inputs.attention * (inputs.width + inputs.masks) / entrance
     # Latent attention's narrow vectors, which each rank has of its tokens between the blocks: what their norms read and
     # return.
     between = between + 2 * _latent_width(model) * width / split
     # Query and what attention returns; key and value; a row of the softmax's logarithms per head.
     read, answer = model.kv_width + _kept_value_width(model), model.answer_width
     attention = (
-        (model.query_width + (1 + kept.attention_copies + inputs.answer) * answer) * width
-        + inputs.masks * inputs.answer * answer
+        (model.query_width + (1 + kept.attention_copies) * answer) * width
+        + inputs.answer * answer * (inputs.width + inputs.masks)
         + (1 + kept.key_value_copies) * read * width
         + (model.heads * FLOAT32_BYTES if framework.fused_attention else 0)
     ) / tp
     if not framework.fused_attention:
         attention = attention + _scores(model, framework) / tp
-    return tokens * (between + attention + _feed_forward(setting, entrance)) + inputs.cast_weights * width / tp
+    narrow = inputs.width * (inputs.narrow + inputs.narrow_of_experts * model.top_k * load)
+    values = between + attention + _feed_forward(setting, entrance) + narrow
+    return tokens * values + inputs.cast_weights * width / tp
 
 
 class KeptInputs(NamedTuple):
     """Inputs of products that gradients of weights are made of: how many copies of those of attention, of its output
     (beside the one that the kernel keeps), of the feed-forward block and of its last product; whether experts', and
-    what norms multiply with their weights, of so many bytes, are kept. masks: bytes per value of dropout. widest_cast:
-    values per token of the widest input that is cast to float32 on its way to an adapter, cut by tp. cast_weights: of a
-    layer, whose casts are kept."""
+    what norms multiply with their weights, of so many bytes, are kept. width, masks: bytes per value of those copies,
+    and of dropout. narrow: values per token between the two products of adapters, and per copy of a token for an
+    expert. widest_cast: values per token of the widest input that is cast to float32 on its way to an adapter, cut by
+    tp. cast_weights: of a layer, whose casts are kept."""
 
     attention: IntColumn
     answer: IntColumn
@@ -170,18 +172,22 @@ class KeptInputs(NamedTuple):
     inner: int
     experts: bool
     norms_trained: bool
+    width: float
     masks: int
+    narrow: int
+    narrow_of_experts: int
     widest_cast: int
     hidden_bytes: FloatColumn
     cast_weights: FloatColumn
 
 
-def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, wide: BoolColumn) -> KeptInputs:
+def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, columns: Columns) -> KeptInputs:
     """Of frozen products autograd keeps no input; an adapter keeps its own, as it casts or drops it (PEFT, tuners/lora/
-    layer.py, Linear.forward: x.to(lora_A.weight.dtype), then dropout). wide: see `autocasts`; one product of several
-    with the same input has no cast of the others."""
-    adapter = recipe.adapter
-    products = {one.target: one.product for one in adapted(model, recipe)}
+    layer.py, Linear.forward: x.to(lora_A.weight.dtype), then dropout), in float32 where autocast does not make it
+    narrow again. Where it does it keeps casts of weights, too; one product of several with the same input has no cast
+    of the others."""
+    adapter, wide, every = recipe.adapter, autocasts(framework, recipe, columns), adapted(model, recipe)
+    products = {one.target: one.product for one in every}
     named = products if adapter else dict.fromkeys(LINEAR)
     casts = adapter is not None and casts_inputs(framework, adapter)
     dropout = adapter is not None and adapter.dropout > 0
@@ -192,6 +198,9 @@ def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, w
         return np.where(own, number, min(1, number))
 
     base = framework.weight_bytes if adapter is None else base_bytes(recipe, framework)[0]
+    rank, alone = adapter.rank if adapter else 0, columns["zero_stage"] == 0
+    factors = sum(rank * (one.product.inputs + one.product.outputs) * one.times for one in every)
+    of_experts = sum(one.times > 1 for one in every)
     return KeptInputs(
         attention=copies(Target.Q, Target.K, Target.V),
         answer=copies(Target.O) * (casts | dropout),
@@ -199,10 +208,14 @@ def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, w
         inner=int(Target.DOWN in named),
         experts=adapter is None or Target.EXPERTS in adapter.targets,
         norms_trained=adapter is None,
+        width=FLOAT32_BYTES if casts and not framework.kept.autocast else framework.activation_bytes,
         masks=MASK_BYTES * dropout,
+        narrow=rank * (len(every) - of_experts),
+        narrow_of_experts=rank * of_experts,
         widest_cast=max((one.inputs for one in products.values()), default=0) * casts,
         hidden_bytes=np.where(wide, FLOAT32_BYTES, framework.activation_bytes),
-        cast_weights=np.where(wide, (base == FLOAT32_BYTES) * model.layer_parameters, 0.0),
+        cast_weights=np.where(wide, (base == FLOAT32_BYTES) * model.layer_parameters, 0.0)
+        + np.where(alone & (casts and framework.kept.autocast), factors, 0.0),
     )
 
 
@@ -231,8 +244,8 @@ def _feed_forward(setting: _Setting, entrance: FloatColumn) -> FloatColumn:
     width, hidden = framework.activation_bytes, model.hidden
     swiglu = model.activation is Activation.SWIGLU
     values = framework.kept.swiglu_values if swiglu else 2 * model.activation.matrices - 2
-    each = (values - 1 + inputs.inner) * width + inputs.masks * inputs.inner
-    block = hidden * (inputs.block * width + inputs.masks * inputs.block) / entrance
+    each = (values - 1) * width + inputs.inner * (inputs.width + inputs.masks)
+    block = hidden * inputs.block * (inputs.width + inputs.masks) / entrance
     if model.experts == 0:
         return block + model.ffn * each / tp
     # Shared experts read the block's input, and are cut by tp as a dense block is.

@@ -21,6 +21,7 @@ from meshtune.search_spaces.physics.constants import (
     stacked,
 )
 from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.recipes import flops_per_token
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training, usable_bytes
 
@@ -81,8 +82,9 @@ class Estimates:
     @property
     def model_flops_per_device(self) -> FloatColumn:
         """Model FLOP/s per device, recomputation left out."""
-        c = self.columns
-        return self.tokens_per_s * self.training.model.flops_per_token / (c["tp"] * c["pp"] * c["cp"] * c["dp"])
+        c, training = self.columns, self.training
+        flops = flops_per_token(training.model, training.recipe)
+        return self.tokens_per_s * flops / (c["tp"] * c["pp"] * c["cp"] * c["dp"])
 
 
 def heavy_cdf(value: FloatColumn) -> FloatColumn:
@@ -116,7 +118,11 @@ def estimate_memory(training: Training, columns: Columns, calibration: Calibrati
     constants = calibration.constants
     slope = slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS)
     spread = _spread(slope, calibration.covariance, calibration.memory_log_sd)
-    return MemoryEstimate(memory_parts(training, columns, constants), spread)
+    parts = memory_parts(training, columns, constants)
+    if training.recipe.adapter is not None:
+        # A frozen base is known to the byte: what is doubted is the rest.
+        spread = spread * (1 - parts[MemoryPart.WEIGHTS] / _total(parts))
+    return MemoryEstimate(parts, spread)
 
 
 def estimate_time(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> TimeEstimate:

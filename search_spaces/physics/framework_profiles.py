@@ -431,7 +431,13 @@ FSDP_FUSED_LOSS = replace(
 # Weights, gradients and AdamW's moments in 16 bits, as of a script that loads the model in bfloat16 and makes torch's
 # optimizer of it: 8 bytes a weight.
 FSDP_PURE_BF16 = replace(
-    FSDP, name="torch FSDP, bf16 alone", weight_bytes=2, gradient_bytes=2, optimizer_bytes=4, moment_bytes=2
+    FSDP,
+    name="torch FSDP, bf16 alone",
+    weight_bytes=2,
+    gradient_bytes=2,
+    optimizer_bytes=4,
+    moment_bytes=2,
+    kept=replace(FSDP.kept, autocast=False),
 )
 # DeepSpeed's own ZeRO in bf16: gradients add up and are reduced in the weights' format (runtime/engine.py at 0.19.8,
 # get_data_types and communication_data_type), beside them the float32 master, moments and, while it steps, gradient

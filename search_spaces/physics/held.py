@@ -50,14 +50,14 @@ class Held:
 
 def held_of(training: Training, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> Held:
     model, recipe = training.model, training.recipe
-    tp, ep, cut = columns["tp"], columns["ep"], expert_tp(columns)
     kinds = _layers(model, framework, columns, stage)
-    every = _layer_weights(model, tp, ep, cut)
-    dense, experts = trained_layers(model, recipe, columns, cut, every)
-    frozen = _frozen_bytes(training, framework, every, (dense, experts))
-    ends = end_weights(model, framework, columns, stage)
-    fixed = _frozen_ends(training, framework, columns, stage, ends)
-    trained = ends - fixed if recipe.adapter is None else ends * recipe.trained_ends
+    every = layer_weights(model, columns)
+    dense, experts = trained_layers(model, recipe, columns, stage, every)
+    widths = base_bytes(recipe, framework)
+    # Mixed precision gathers what is frozen in its narrower format, too.
+    gathered_widths = min(widths[0], framework.gather_bytes), min(widths[1], framework.gather_bytes)
+    frozen, gathered = (_frozen_bytes(training, every, (dense, experts), each) for each in (widths, gathered_widths))
+    trained, fixed = end_weights_of(training, framework, columns, stage)
     tower = model.tower_parameters * (stage == 0)
     trained, fixed = trained + tower * recipe.trained_tower, fixed + tower * (not recipe.trained_tower)
 
@@ -66,10 +66,9 @@ def held_of(training: Training, framework: FrameworkProfile, columns: Columns, s
         of_dense, of_experts = (np.sum(kinds.rank * part, axis=0) for part in parts)
         return ends + of_dense + of_experts, sharded_weights(framework, columns, ends + of_dense, of_experts)
 
-    plain = base_bytes(recipe, framework)[1]
     weights, shards = of_rank((dense, experts), trained)
-    frozen_whole, frozen_shards = of_rank(frozen, fixed * plain)
-    unit = (dense + experts) * framework.gather_bytes + sum(frozen)
+    frozen_whole, frozen_shards = of_rank(frozen, fixed * widths[1])
+    unit = (dense + experts) * framework.gather_bytes + sum(gathered)
     return Held(
         layers=np.sum(kinds.rank, axis=0),
         kinds=kinds,
@@ -82,37 +81,40 @@ def held_of(training: Training, framework: FrameworkProfile, columns: Columns, s
         frozen=frozen_whole,
         frozen_shards=frozen_shards,
         gathered_unit=np.max(np.where(kinds.rank > 0, unit, 0.0), axis=0),
-        gathered_ends=trained * framework.gather_bytes + fixed * plain,
+        gathered_ends=trained * framework.gather_bytes + fixed * gathered_widths[1],
         gathered_layers=np.sum(kinds.rank * unit, axis=0),
     )
 
 
 def _frozen_bytes(
-    training: Training, framework: FrameworkProfile, every: tuple[FloatColumn, FloatColumn], trained: Any
+    training: Training, every: tuple[FloatColumn, FloatColumn], trained: Any, widths: tuple[float, float]
 ) -> tuple[FloatColumn, FloatColumn]:
-    """Bytes of the frozen weights of one layer of each kind on one rank, likewise. every, trained: their weights."""
-    model, recipe = training.model, training.recipe
-    products, plain = base_bytes(recipe, framework)
+    """Bytes of the frozen weights of one layer of each kind on one rank, likewise. every, trained: their weights.
+    widths: of products' weights, and of others."""
+    model, recipe, (products, plain) = training.model, training.recipe, widths
     if recipe.adapter is None:
         return (every[0] - trained[0]) * plain, (every[1] - trained[1]) * products
     beside = [[kind.layer_norm_parameters + kind.hidden * kind.experts] for _, kind in layer_kinds(model)]
-    return (every[0] - beside) * products + np.array(beside) * plain, every[1] * products
+    of_experts = products if recipe.quantized_experts else plain
+    return (every[0] - beside) * products + np.array(beside) * plain, every[1] * of_experts
 
 
-def _frozen_ends(
-    training: Training, framework: FrameworkProfile, columns: Columns, stage: IntColumn, ends: FloatColumn
-) -> FloatColumn:
-    """Weights of embedding, last norm and head that are not trained; with an adapter all of them are there frozen."""
+def end_weights_of(
+    training: Training, framework: FrameworkProfile, columns: Mapping[str, Any], stage: Any
+) -> tuple[FloatColumn, FloatColumn]:
+    """Weights of embedding, last norm and head that are trained, and those that are not. With an adapter all are there
+    frozen: PEFT trains copies of them (utils/other.py, ModulesToSaveWrapper), the built-in trainer themselves."""
     model, recipe = training.model, training.recipe
+    ends = end_weights(model, framework, columns, stage)
     if recipe.adapter is not None:
-        return ends
+        return ends * recipe.trained_ends, ends * (not (recipe.trained_ends and framework.probed))
     vocab = framework.padded_vocab(model, columns["tp"]) * model.hidden / columns["tp"]
     positions = (model.embedding_parameters - model.vocab * model.hidden) / columns["tp"]
     is_last = computes_loss(columns, stage)
     head = np.where(model.tied_head & (stage == 0), 0.0, vocab) + model.norm_parameters
     embedding = (stage == 0) & (recipe.frozen_embedding & (recipe.frozen_head or not model.tied_head))
     frozen: FloatColumn = embedding * (vocab + positions) + is_last * recipe.frozen_head * head
-    return frozen
+    return ends - frozen, frozen
 
 
 def sharded_weights(
@@ -153,15 +155,15 @@ def head_in_layers(model: ModelSpec, framework: FrameworkProfile, tp: IntColumn 
     return layers
 
 
-def _layer_weights(model: ModelSpec, tp: IntColumn, ep: IntColumn, etp: IntColumn) -> tuple[FloatColumn, FloatColumn]:
+def layer_weights(model: ModelSpec, columns: Mapping[str, Any]) -> tuple[FloatColumn, FloatColumn]:
     """Weights of one layer of each kind on one rank, kinds x plans: those that all data-parallel ranks share, and those
     of its experts."""
-    dense, experts = [], []
+    tp, experts_cut, dense, experts = columns["tp"], columns["ep"] * expert_tp(columns), [], []
     for _, kind in layer_kinds(model):
         whole = kind.whole_attention_parameters
         own = (kind.attention_parameters - whole + kind.shared_parameters) / tp + whole
         own = own + kind.layer_norm_parameters + kind.hidden * kind.experts
-        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (etp * ep if kind.experts else tp)
+        blocks = max(1, kind.experts) * kind.feed_forward_parameters / (experts_cut if kind.experts else tp)
         dense.append(own if kind.experts else own + blocks)
         experts.append(blocks if kind.experts else np.zeros(len(tp)))
     return np.stack(dense), np.stack(experts)

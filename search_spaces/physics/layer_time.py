@@ -23,9 +23,10 @@ from meshtune.search_spaces.model import ModelSpec, Position, last_kind, layer_k
 from meshtune.search_spaces.physics.activations import expert_load, repeated_products
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWER_BITS, FEWEST_CHUNK_TOKENS
+from meshtune.search_spaces.physics.held import layer_weights
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.rates import BACKWARD_LAUNCHES, Rates
-from meshtune.search_spaces.physics.recipes import adapted, base_bytes, casts_inputs, trained_share
+from meshtune.search_spaces.physics.recipes import adapted, base_bytes, casts_inputs, trained_layers, trained_share
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
 from meshtune.search_spaces.recipe import Recipe
@@ -42,6 +43,10 @@ EXCHANGED_PASSES = 3
 # The work of a product's two passes in units of the forward one's: its backward pass has two products, of a frozen
 # weight one.
 PASSES, FROZEN_PASSES = np.array([[1.0], [2.0]]), np.array([[1.0], [1.0]])
+# The time in which weights of fewer bits are made wider, in units of their bytes'. bitsandbytes 0.41 on an A100 of
+# 1.6 TB/s: 0.079 and 0.19 s of a micro-batch for 7 and 13 billion weights, forward and backward (LitGPT's resource
+# tables, NF4 against none).
+WIDENING = 3
 # Kernels beside a frozen product that its adapter adds forward (dropout, cast, two products, scale, sum), as a share of
 # those of a layer of transformers with seven products, some 45; and bytes forward of values that it reads and writes:
 # of the input the cast to float32 and back, of the output a scale and a sum, all in 16 bits.
@@ -128,39 +133,29 @@ class Rank:
 
     @property
     def passes(self) -> npt.NDArray[np.float64]:
-        """Of products with the layers' own weights, in the mean over the layers."""
-        recipe, layers = self.recipe, self.training.model.layers
+        """Of products with the layers' own weights, in the mean over the layers of the last stage, which trains the
+        most of them."""
+        recipe, c = self.recipe, self.columns
         if recipe.adapter is not None:
             return FROZEN_PASSES
-        frozen = recipe.frozen_layers / layers
-        passes: npt.NDArray[np.float64] = PASSES - [[0.0], [frozen * (1.0 + recipe.frozen_embedding)]]
-        return passes
+        if recipe.frozen_layers == 0:
+            return PASSES
+        frozen = 1 - trained_share(self.training.model, recipe, c, c["pp"] - 1)
+        return np.stack([np.ones_like(frozen), 2 - frozen * (1.0 + recipe.frozen_embedding)])
 
     @property
     def layer_weights(self) -> FloatColumn:
-        return self.dense_weights + self.expert_weights
-
-    @property
-    def dense_weights(self) -> FloatColumn:
-        """Weights of one layer that all replicas hold alike, where all layers are alike: attention, router and shared
-        experts, or the feed-forward block."""
-        tp, model = self.columns["tp"], self.training.model
-        whole = model.whole_attention_parameters
-        block = model.shared_parameters if model.experts else model.feed_forward_parameters
-        return (model.attention_parameters - whole + block) / tp + whole + model.hidden * model.experts
-
-    @property
-    def expert_weights(self) -> FloatColumn:
-        """Weights of one layer's experts on one rank, where all layers are alike."""
-        model, c = self.training.model, self.columns
-        weights: FloatColumn = model.experts * model.feed_forward_parameters / (c["ep"] * expert_tp(c))
+        """Of one layer, where all layers are alike."""
+        weights: FloatColumn = np.sum(self.weights(trained=False), axis=(0, 1))
         return weights
 
-    def weights(self, held: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
-        """Of so many layers of each kind (kinds x plans): those that all replicas hold alike, and experts'."""
-        kinds, none = self._kinds(), np.zeros_like(self.columns["tp"])
-        dense = sum((count * kind.dense_weights for count, kind in zip(held, kinds, strict=True)), none)
-        return dense, sum((count * kind.expert_weights for count, kind in zip(held, kinds, strict=True)), none)
+    def weights(self, *, trained: bool) -> tuple[FloatColumn, FloatColumn]:
+        """Of a layer of each kind (kinds x plans): those that all replicas hold alike but norms', and experts'.
+        trained: only these, in the mean over the last stage's layers."""
+        c, model = self.columns, self.training.model
+        dense, experts = layer_weights(model, c)
+        every = dense - [[kind.layer_norm_parameters] for _, kind in layer_kinds(model)], experts
+        return trained_layers(model, self.recipe, c, c["pp"] - 1, every) if trained else every
 
     def head_s(self) -> FloatColumn:
         """Forward and backward through the output projection and the loss, on the last stage, and again for each
@@ -205,7 +200,7 @@ class Rank:
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
         (products, gradients), other = self._products_s(), self._elementwise_s()
         attention, attention_gradients = self._attention_s()
-        accumulation = self.accumulation_s(self.layer_weights) * trained_share(self.training.model, self.recipe)
+        accumulation = self.accumulation_s(np.sum(self.weights(trained=True), axis=(0, 1)))
         beside, beside_other = self._adapters_s()
         products, gradients, other = products + beside[0], gradients + beside[1], other + beside_other
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
@@ -244,7 +239,7 @@ class Rank:
             traffic = traffic + 2 * product.parameters / cut * framework.activation_bytes * recipe.adapter.dora
         own, _ = base_bytes(recipe, framework)
         if own < framework.activation_bytes:
-            traffic = traffic + 2 / 3 * self.layer_weights * (own + framework.activation_bytes)
+            traffic = traffic + WIDENING * 2 / 3 * self.layer_weights * (own + framework.activation_bytes)
         return seconds, traffic / self.rates.layer_bytes_per_s(self.tokens)
 
     def _products_s(self) -> FloatColumn:

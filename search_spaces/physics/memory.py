@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import (
     SCHEDULES,
     BoolColumn,
@@ -32,7 +33,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     on_device,
 )
 from meshtune.search_spaces.physics.held import Held, held_of
-from meshtune.search_spaces.physics.recipes import adapted, in_rows
+from meshtune.search_spaces.physics.recipes import adapted, in_rows, trained_share
 from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.recipe import Offload
@@ -123,7 +124,8 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     kept = kept_in_flight(columns, stage, *chunks) + waiting * results / columns["vpp"]
     computed = [(own > 0) * (kind.again + kind.gradients) for own, kind in zip(held.kinds.rank, kinds, strict=True)]
     # Layers before the first that is trained keep nothing, where no gradient is wanted below them.
-    kept = kept * (1 - recipe.frozen_layers / model.layers * recipe.frozen_embedding)
+    if recipe.frozen_embedding:
+        kept = kept * trained_share(model, recipe, columns, stage)
     backward = np.where(held.layers > 0, kept + np.maximum.reduce(computed), 0.0)
     head_gradient = _head_gradient(training, framework, columns)
     logits = _loss(model, framework, columns, head_gradient)
@@ -351,6 +353,16 @@ def _states(training: Training, framework: FrameworkProfile, columns: Columns, h
     master_only = framework.kept.master_is_shard
     weights = np.where(zero == 3, 0.0 if master_only else shards, whole) * framework.weight_bytes
     weights = weights + np.where(zero == 3, held.frozen_shards, held.frozen)
+    # torch's FSDP gathers from weights that stay beside: ZeRO 2 from shards, replicate() (the built-in trainer's ZeRO 0
+    # on accelerators) from whole ones.
+    gathers = (framework.kept.fsdp2 or framework.gather_bytes < framework.weight_bytes) & (
+        columns["dp"] * columns["cp"] > 1
+    )
+    replicates = framework.probed and training.cluster.device.kind is not DeviceKind.CPU
+    own = 0.0 if master_only else framework.weight_bytes
+    both = held.gathered_ends + held.gathered_layers
+    weights = np.where(gathers & (zero == 2), both + shards * own + held.frozen_shards, weights)
+    weights = np.where(gathers & (zero == 0) & replicates, both + whole * own + held.frozen, weights)
     if recipe.offload is Offload.WEIGHTS:
         weights = np.zeros_like(weights)
     in_a_row = columns["schedule"] == SCHEDULES.index(Schedule.INTERLEAVED)

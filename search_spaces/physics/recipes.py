@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtune.search_spaces.columns import BoolColumn, Columns, FloatColumn, IntColumn
+from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, FloatColumn, expert_tp
 from meshtune.search_spaces.layer_shapes import CutSide, Product
-from meshtune.search_spaces.model import ModelSpec, layer_kinds
+from meshtune.search_spaces.model import ModelSpec, layer_kinds, met_parameters
 from meshtune.search_spaces.physics.framework_profiles import COMPILED_LOSS, FrameworkProfile
-from meshtune.search_spaces.recipe import LINEAR, PLAIN, STATES, Adapter, Offload, Recipe, Target
+from meshtune.search_spaces.plan import Schedule
+from meshtune.search_spaces.recipe import LINEAR, PLAIN, Adapter, Offload, Recipe, Target
 
 # A float32 scale for 256 numbers (bitsandbytes, functional.py, quantize_blockwise); of NF4 for 64, and 8 bits with
 # another scale for 256 of them where scales are quantized (Dettmers et al. 2023, section 3).
@@ -34,7 +34,7 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
         width = recipe.adapter.bits / 8
         own = dict.fromkeys(("weight_bytes", "gradient_bytes", "reduce_bytes", "moment_bytes"), width)
         framework = replace(framework, **own)  # type: ignore[arg-type]  # fields of bytes alone
-    states, moment = STATES[recipe.optimizer], framework.moment_bytes
+    states, moment = recipe.optimizer.states, framework.moment_bytes
     each = min(moment, states.bits / 8 + _SCALE * states.quantized) if states.bits else moment
     layers = states.values * each
     kept = framework.kept
@@ -54,6 +54,14 @@ def with_recipe(framework: FrameworkProfile, recipe: Recipe) -> FrameworkProfile
         more_end_bytes=states.end_values * (moment if states.quantized else each) - layers,
         host_optimizer=framework.host_optimizer or recipe.offload is not Offload.NONE,
     )
+
+
+def flops_per_token(model: ModelSpec, recipe: Recipe) -> float:
+    """`ModelSpec.flops_per_token` without the 2 per weight and token that the gradients of frozen weights would take;
+    adapters' own, below 1 % of it, left out."""
+    layers = sum(count * met_parameters(kind) for count, kind in layer_kinds(model))
+    frozen = layers * (1 if recipe.adapter else min(1.0, recipe.frozen_layers / model.layers))
+    return model.flops_per_token - 2 * (frozen + model.vocab * model.hidden * (not recipe.trains_head))
 
 
 def in_rows(recipe: Recipe, columns: Columns) -> Columns:
@@ -112,19 +120,19 @@ def adapted(kind: ModelSpec, recipe: Recipe) -> list[Adapted]:
 
 
 def trained_layers(
-    model: ModelSpec, recipe: Recipe, columns: Mapping[str, Any], expert_tp: IntColumn, all_weights: tuple[Any, Any]
+    model: ModelSpec, recipe: Recipe, columns: Mapping[str, Any], stage: Any, all_weights: tuple[Any, Any]
 ) -> tuple[FloatColumn, FloatColumn]:
     """Trained weights of one layer of each kind on one rank, kinds x plans: those that all data-parallel ranks share,
-    and those of its experts. all_weights: the same of all weights."""
+    and those of its experts; in the mean over the stage's layers. all_weights: the same of all weights."""
     adapter = recipe.adapter
     if adapter is None:
-        share = 1 - min(recipe.frozen_layers, model.layers) / model.layers
+        share = trained_share(model, recipe, columns, stage)
         return all_weights[0] * share, all_weights[1] * share
-    tp, ep = columns["tp"], columns["ep"]
+    tp, ep, of_experts = columns["tp"], columns["ep"], expert_tp(columns)
     dense, experts = np.zeros_like(all_weights[0]), np.zeros_like(all_weights[1])
     for row, (_, kind) in enumerate(layer_kinds(model)):
         for _, product, times in adapted(kind, recipe):
-            cut = expert_tp if times > 1 else tp
+            cut = of_experts if times > 1 else tp
             inputs = product.inputs / (cut if product.cut is CutSide.INPUTS else 1)
             outputs = product.outputs / (cut if product.cut is CutSide.OUTPUTS else 1)
             own = adapter.rank * (inputs + outputs) + outputs * adapter.dora
@@ -135,11 +143,15 @@ def trained_layers(
     return dense, experts
 
 
-@lru_cache(maxsize=256)
-def trained_share(model: ModelSpec, recipe: Recipe) -> float:
-    """Of the weights in layers."""
-    one, columns = np.ones(1), {"tp": np.ones(1), "ep": np.ones(1)}
-    whole = np.array([[kind.layer_parameters] for _, kind in layer_kinds(model)])
-    dense, experts = trained_layers(model, recipe, columns, one.astype(np.int64), (whole, np.zeros_like(whole)))
-    counts = np.array([[count] for count, _ in layer_kinds(model)])
-    return float(np.sum(counts * (dense + experts)) / np.sum(counts * whole))
+def trained_share(model: ModelSpec, recipe: Recipe, columns: Mapping[str, Any], stage: Any) -> FloatColumn:
+    """Of a stage's layers that have no adapters, the share that is trained: all behind the first `frozen_layers`."""
+    pp, vpp = columns["pp"], columns["vpp"]
+    if recipe.frozen_layers == 0:
+        return np.ones(len(pp))
+    frozen, share = recipe.frozen_layers / model.layers * pp * vpp, np.zeros(len(pp))
+    back = columns["schedule"] == SCHEDULES.index(Schedule.ZBV)
+    for number in range(int(np.max(vpp))):
+        chunk = number * pp + np.where(back & (number == 1), pp - 1 - stage, stage)
+        share = share + np.where(number < vpp, np.clip(chunk + 1 - frozen, 0.0, 1.0), 0.0)
+    trained: FloatColumn = share / vpp
+    return trained

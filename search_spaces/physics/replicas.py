@@ -18,16 +18,20 @@ import numpy as np
 
 from meshtune.search_spaces.columns import FloatColumn, expert_replicas, expert_tp, sharding_ranks, zero_groups
 from meshtune.search_spaces.physics.layer_time import Rank
-from meshtune.search_spaces.physics.recipes import base_bytes, trained_share
+from meshtune.search_spaces.physics.recipes import base_bytes
+
+# All weights, and the trained ones.
+_Both = tuple[FloatColumn, FloatColumn]
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
     """One micro-batch in the stage that decides: its layers, its weights that all replicas hold alike and experts', and
-    seconds of its passes forward and backward."""
+    the trained ones of both, and seconds of its passes forward and backward."""
 
     layers: FloatColumn
     weights: tuple[FloatColumn, FloatColumn]
+    trained: tuple[FloatColumn, FloatColumn]
     forward_s: FloatColumn
     backward_s: FloatColumn
 
@@ -96,12 +100,12 @@ def _units(rank: Rank, passes: Passes) -> FloatColumn:
     if not framework.bucket_weights:
         return by_layer
     bucket = np.maximum(framework.bucket_weights, framework.bucket_weights_per_rank * c["dp"] * c["cp"])
-    return np.where(c["zero_stage"] == 3, by_layer, np.ceil(sum(passes.weights) / bucket))
+    return np.where(c["zero_stage"] == 3, by_layer, np.maximum(1, np.ceil(sum(passes.trained) / bucket)))
 
 
 def _unit(rank: Rank, passes: Passes, count: FloatColumn) -> _Unit:
     c, framework = rank.columns, rank.training.framework
-    dense, experts = (weights / count for weights in passes.weights)
+    dense, experts = ((every / count, own / count) for every, own in zip(passes.weights, passes.trained, strict=True))
     group, groups = sharding_ranks(c), zero_groups(c)
     if not rank.training.model.experts:
         return _of(rank, dense, group, c["tp"], groups)
@@ -109,35 +113,35 @@ def _unit(rank: Rank, passes: Passes, count: FloatColumn) -> _Unit:
     alike = _of(rank, dense, group, c["tp"], groups)
     if not framework.shards_over_experts:
         # Weights that each of the ep ranks has a copy of are summed among these, then scattered and gathered.
-        among = rank.network.all_reduce_s(dense * framework.reduce_bytes, c["ep"], expert_tp(c))
+        among = rank.network.all_reduce_s(dense[1] * framework.reduce_bytes, c["ep"], expert_tp(c))
         apart = _of(rank, dense, group / c["ep"], stride, groups)
         alike = apart._replace(reduced=alike.reduced, scattered=apart.scattered + among)
     own = _of(rank, experts, expert_replicas(c) / groups, stride, groups)
     return _Unit(*(one + other for one, other in zip(alike, own, strict=True)))
 
 
-def _of(rank: Rank, weights: FloatColumn, group: FloatColumn, stride: FloatColumn, groups: FloatColumn) -> _Unit:
+def _of(rank: Rank, both: _Both, group: FloatColumn, stride: FloatColumn, groups: FloatColumn) -> _Unit:
     """Of the ranks that hold the same weights: `groups` groups of `group` ranks, `stride` apart."""
-    training, framework, network = rank.training, rank.training.framework, rank.network
-    share = trained_share(training.model, training.recipe)
-    gradients, nothing = weights * share * framework.reduce_bytes, np.zeros_like(weights)
+    (weights, trained), training, framework = both, rank.training, rank.training.framework
+    network = rank.network
+    gradients, nothing = trained * framework.reduce_bytes, np.zeros_like(weights)
     frozen = np.where(rank.columns["zero_stage"] == 3, base_bytes(training.recipe, framework)[0], 0.0)
-    weight_bytes = share * framework.gather_bytes + (1 - share) * frozen
+    gathered = trained * framework.gather_bytes + np.maximum(0.0, weights - trained) * frozen
     whole = framework.whole_gradients or framework.late_whole_gradients or np.any(rank.columns["zero_stage"] == 0)
     scattered = network.gather_s(gradients, group, stride)
-    alike = share == 1 and framework.gather_bytes == framework.reduce_bytes
+    alike = np.array_equal(weights, trained) and framework.gather_bytes == framework.reduce_bytes
     return _Unit(
         network.all_reduce_s(gradients, group * groups, stride) if whole else nothing,
         scattered,
         network.all_reduce_s(gradients / group, groups, stride * group) if np.any(groups > 1) else nothing,
-        scattered if alike else network.gather_s(weights * weight_bytes, group, stride),
+        scattered if alike else network.gather_s(gathered, group, stride),
     )
 
 
 def _broadcasts_s(rank: Rank, passes: Passes) -> FloatColumn:
     """Each rank of a group sends its part of the weights to all others, one rank after the other."""
     c, framework = rank.columns, rank.training.framework
-    (dense, experts), groups = passes.weights, zero_groups(c)
+    (dense, experts), groups = passes.trained, zero_groups(c)
     seconds = rank.network.broadcasts_s(dense * framework.gather_bytes, sharding_ranks(c), c["tp"])
     if not rank.training.model.experts:
         return seconds

@@ -15,10 +15,10 @@ from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn
 from meshtune.search_spaces.model import layer_kinds
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.held import end_weights, head_in_layers, sharded_weights
+from meshtune.search_spaces.physics.held import end_weights, end_weights_of, head_in_layers, sharded_weights
 from meshtune.search_spaces.physics.layer_time import LayerTime, Rank, summed
 from meshtune.search_spaces.physics.network import Network
-from meshtune.search_spaces.physics.recipes import base_bytes, in_rows, trained_share
+from meshtune.search_spaces.physics.recipes import base_bytes, in_rows
 from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
@@ -54,11 +54,12 @@ class TimePart(StrEnum):
 @dataclass(frozen=True, slots=True)
 class _Stage:
     """The pipeline's slowest rank and one micro-batch: its layers of each kind (kinds x plans), its weights that all
-    replicas hold alike and experts', its layers' seconds by kind of work, and its seconds in the head and for further
-    tokens; and the seconds of all ranks together."""
+    replicas hold alike and experts', all and those that are trained, its layers' seconds by kind of work, and its
+    seconds in the head and for further tokens; and the seconds of all ranks together."""
 
     held: FloatColumn
     weights: tuple[FloatColumn, FloatColumn]
+    trained: tuple[FloatColumn, FloatColumn]
     work: LayerTime
     head_s: FloatColumn
     all_s: FloatColumn
@@ -122,7 +123,8 @@ def _slowest_stage(rank: Rank) -> _Stage:
     of_head = head_in_layers(model, framework, c["tp"])
     held, heads, ends = [], [], []
     for stage in stages_apart(model, c):
-        ends.append(end_weights(model, framework, c, stage))
+        own = end_weights_of(rank.training, framework, c, stage)[0]
+        ends.append(np.stack([end_weights(model, framework, c, stage), own]))
         held.append(kinds_held(model, c, stage, of_head).rank)
         further = np.where(predicts_further(model, c, stage), further_s, 0.0)
         heads.append(np.where(computes_loss(c, stage), head_s, 0.0) + further)
@@ -133,9 +135,10 @@ def _slowest_stage(rank: Rank) -> _Stage:
         + further_s
         + sum(count * layer.total for (count, _), layer in zip(layer_kinds(model), layers, strict=True))
     )
-    dense, experts = rank.weights(chosen)
-    weights = dense + np.choose(slowest, ends), experts
-    return _Stage(chosen, weights, summed(layers, chosen), np.choose(slowest, heads), all_s)
+    every = np.sum(chosen * np.stack([rank.weights(trained=some) for some in (False, True)]), axis=2)
+    every[:, 0] += np.choose(slowest, ends)
+    weights, trained = ((dense, experts) for dense, experts in every)
+    return _Stage(chosen, weights, trained, summed(layers, chosen), np.choose(slowest, heads), all_s)
 
 
 def _send_receive_s(rank: Rank, stage: _Stage) -> FloatColumn:
@@ -172,8 +175,10 @@ def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
     c, framework = rank.columns, rank.training.framework
     layers, repeated = np.sum(stage.held, axis=0), stage.work.recompute
     # Units of weights are ready, and needed, by the clock: collectives in the layers are beside them, too.
-    forward = (stage.seconds - repeated) / 3
-    shown = replicas_s(rank, Passes(layers, stage.weights, forward, 2 * forward + repeated))
+    backward = rank.passes[1]
+    forward = (stage.seconds - repeated) / (1 + backward)
+    passes = Passes(layers, stage.weights, stage.trained, forward, backward * forward + repeated)
+    shown = replicas_s(rank, passes)
     waiting = straggling_s(rank, c["grad_accum_steps"] * stage.seconds)
     slices = (PARAMETERS_PER_LAYER * layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
     cut = slices * framework.slice_s * rank.constants.launch_factor
@@ -182,9 +187,8 @@ def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
 
 def _optimizer_s(rank: Rank, stage: _Stage) -> FloatColumn:
     """Reads and writes of states, weights and gradients of the rank's share, and what every step pays once."""
-    c, framework, (dense, experts) = rank.columns, rank.training.framework, stage.weights
+    c, framework, (dense, experts) = rank.columns, rank.training.framework, stage.trained
     own = np.where(c["zero_stage"] >= 1, sharded_weights(framework, c, dense, experts), dense + experts)
-    own = own * trained_share(rank.training.model, rank.training.recipe)
     per_weight = 2 * (framework.optimizer_bytes + framework.step_bytes)
     per_weight += 2 * framework.weight_bytes + framework.gradient_bytes
     rates = rank.rates

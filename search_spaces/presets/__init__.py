@@ -15,7 +15,9 @@ from typing import Any
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 
 # "8 x H100", "8 H100", "H100 x8", "h100:8".
-_COUNTED = re.compile(r"(?:(\d+)(?: ?[x*\u00d7] ?|(?<!\d{4}) (?=[a-z])))?(.*?)(?:(?: x ?| ?[*:\u00d7] ?)(\d+))?")
+_COUNTED = re.compile(
+    r"(?:([1-9]\d*)(?: ?[x*\u00d7] ?|(?<!\d{4}) (?=[a-z])))?(.*?)(?:(?: x ?|(?<=\d)x| ?[*:\u00d7] ?)([1-9]\d*))?"
+)
 MIXED_CARDS = (
     "cards of several kinds: leave the small card out (CUDA_VISIBLE_DEVICES=...), or count all as the smallest"
 )
@@ -111,13 +113,13 @@ def cluster_on(words: str) -> dict[str, Any]:
     text = " ".join(words.lower().split())
     said = _COUNTED.fullmatch(text)
     before, name, behind = said.groups() if said else ("", text, "")
-    count, devices = max(1, int(before or behind or 1)), device_presets().values()
+    count, devices = int(before or behind or 1), device_presets().values()
     called = [each for entry in devices for each in entry["called"]]
     named = {other: (key, each) for key, entry in cluster_presets().items() for other, each in entry["names"].items()}
     known = next((each for each in (name.removeprefix("standard_"), name.replace(" ", "-")) if each in named), name)
     if known in named and name not in called:
         return _section(named[known][0], count, named[known][1])
-    if re.search(r"[+,;&]| and ", name):
+    if re.search(r"[+,;&/]| and ", name):
         told = MIXED_CARDS
     elif section := cluster_of(name, 1, 8):
         each = min(count, cluster_presets()[section["preset"]]["devices_per_node"])

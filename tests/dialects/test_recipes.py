@@ -115,6 +115,13 @@ READ: dict[str, tuple[str, dict[str, Any], Recipe]] = {
             offload_activations=True,
         ),
     ),
+    "the example of PEFT, quantized": (
+        f"torchrun --nproc_per_node 4 train.py {LLAMA} --max_seq_length 2048 --gradient_checkpointing True --bf16 True "
+        f"{BATCH} --use_peft_lora True --lora_r 8 --lora_dropout 0 --lora_target_modules q_proj,v_proj "
+        "--use_4bit_quantization True --use_nested_quant True --bnb_4bit_compute_dtype bfloat16",
+        {},
+        Recipe(adapter=lora(8, ("q", "v")), base_bits=4, plain_bits=32),
+    ),
     "trl, preferences": (
         f"torchrun --nproc_per_node 4 -m trl.scripts.dpo {LLAMA} {TRL}",
         {},
@@ -313,6 +320,12 @@ def test_what_is_trained_is_read_and_a_spec_takes_it(name, imported):
 def test_what_stays_unknown_of_adapters_is_asked(line, told, imported):
     document = imported(f"torchrun --nproc_per_node 4 -m trl.scripts.sft {LLAMA} {TRL} {line}")
     assert any(told in question for question in document["open_questions"])
+
+
+def test_trl_recomputes_where_nobody_says_which_is_to_be_confirmed(imported):
+    document = imported(f"trl sft {LLAMA} {TRL}".replace("--gradient_checkpointing True ", ""))
+    assert document["baseline"]["recompute"] == "full"
+    assert [text for text in document["open_questions"] if "recompute full: TRL recomputes" in text]
 
 
 def test_adapters_of_another_kind_and_a_teacher_of_unknown_size_are_asked(imported):

@@ -145,7 +145,7 @@ def test_it_is_recognised_by_its_start_and_its_file(lathe):
     assert not lathe.is_program(launch("-m lathe.cli.test", "a.yaml"))
     assert lathe.is_file("a.yml", yaml.safe_dump(CONFIG))
     assert not lathe.is_file("a.yml", "lathe_run: 1\nrows: 2\n")
-    with pytest.raises(CannotRead, match=r"without the name of its file .*--capture"):
+    with pytest.raises(CannotRead, match=r"without the name of a file here .*--capture"):
         lathe.read_launch(launch("-m lathe.cli.train", "fit"))
 
 

@@ -286,6 +286,11 @@ def test_a_file_that_lies_elsewhere_in_the_tree_is_read_with_a_question(folder):
     assert "own_fsdp.yaml is not there, and conf/own_fsdp.yaml is read in its place" in done.err
 
 
+def test_a_configuration_of_torchtune_s_own_is_to_be_written_out(folder):
+    text = "tune run --nproc_per_node 2 lora_finetune_distributed --config llama3_1/8B_lora\n"
+    assert "`tune cp NAME train.yaml`, and start with --config train.yaml" in refusal(folder, "run.sh", text)
+
+
 def test_adapters_of_litgpt_are_refused_with_a_step(folder):
     assert "trains adapters" in refusal(folder, "run.sh", "litgpt finetune_lora m --config train.yaml\n")
 

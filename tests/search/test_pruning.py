@@ -21,8 +21,10 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
     FrameworkProfile,
 )
+from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan, Recompute, Schedule
+from meshtune.search_spaces.recipe import PLAIN, Adapter, Recipe
 from meshtune.search_spaces.space import Bounds, Space
 from meshtune.tuner.search.base import Observation, Task
 from meshtune.tuner.search.physics.feasibility import surely_out_of_memory
@@ -64,12 +66,20 @@ def doomed_by(witness: Plan, plan: Plan) -> bool:
 
 
 @pytest.mark.parametrize(
-    "framework", [MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, NANOTRON, FSDP], ids=lambda framework: framework.name
+    ("framework", "recipe"),
+    [
+        *((framework, PLAIN) for framework in (MEGATRON_DEEPSPEED, TRAINER_BFLOAT16, NANOTRON, FSDP)),
+        # The wide base is under autocast with ZeRO 0 alone.
+        (FSDP, Recipe(adapter=Adapter(rank=64), base_bits=32)),
+        (TRAINER_BFLOAT16, Recipe(adapter=Adapter())),
+        (FSDP, Recipe(frozen_layers=8, frozen_embedding=True)),
+    ],
+    ids=lambda value: getattr(value, "name", None) or getattr(value, "words", ""),
 )
 def test_a_doomed_plan_is_estimated_to_need_at_least_the_memory_of_its_witness(
-    framework: FrameworkProfile, wide: Space
+    framework: FrameworkProfile, recipe: Recipe, wide: Space
 ) -> None:
-    training = Training(wide.context.model, wide.context.cluster, framework)
+    training = Training(wide.context.model, wide.context.cluster, with_recipe(framework, recipe), recipe)
     peaks = [log_peak(training, wide.columns, constants) for constants in (DEFAULTS, hidden_constants(1))]
     pairs = 0
     for witness in np.random.default_rng(0).choice(len(wide), WITNESSES, replace=False).tolist():

@@ -15,8 +15,10 @@ from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.constants import DEFAULTS
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_BFLOAT16, Reports
 from meshtune.search_spaces.physics.memory import stage_parts
+from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import LOSS_CHUNKS, Plan
+from meshtune.search_spaces.recipe import PLAIN, Adapter, Recipe
 from meshtune.search_spaces.routing import Routing
 
 # What a plain test run takes of a list, and what it leaves to `make test-long`.
@@ -30,6 +32,7 @@ WORDY = replace(MODEL, name="wordy", vocab=131072)
 WIDE = replace(MODEL, name="wide", layers=6, hidden=2048, ffn=8192, vocab=1024, seq_len=256)
 PADDED = replace(MODEL, name="padded", vocab=120001, vocab_multiple=4096)
 UNEVEN = replace(MODEL, name="uneven", layers=7)
+LORA, HALF = Recipe(adapter=Adapter(rank=16)), Recipe(frozen_layers=2, frozen_embedding=True)
 FIRST, LAST = "first_stage_less_layers", "last_stage_less_layers"
 BARE = replace(DEFAULTS, memory_offset_bytes=1e-9, activation_factor=1.0)
 DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
@@ -97,18 +100,25 @@ DEVICE = DeviceSpec(name="any", kind="cuda", memory_bytes=80 * 2**30)
         pytest.param(MODEL, {"tp": 4, "selective": "half_products"}, 0, marks=LONG),
         pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "selective": "attention"}, 0, marks=LONG),
         pytest.param(MIXTURE, {"dp": 4, "ep": 4, "zero_stage": 1, "selective": "half_products"}, 0, marks=LONG),
+        pytest.param(MODEL, {"dp": 4, "recipe": LORA}, 0, marks=SLOW),
+        pytest.param(MODEL, {"dp": 4, "zero_stage": 2, "recipe": LORA, "recompute": "full"}, 0, marks=SLOW),
+        pytest.param(MODEL, {"dp": 4, "zero_stage": 3, "recipe": LORA}, 0, marks=LONG),
+        pytest.param(MODEL, {"dp": 4, "zero_stage": 3, "recipe": replace(LORA, trained_ends=True)}, 0, marks=LONG),
+        pytest.param(MODEL, {"tp": 4, "recipe": LORA, "grad_accum_steps": 2}, 0, marks=LONG),
+        pytest.param(MODEL, {"pp": 2, "grad_accum_steps": 4, "recipe": HALF}, 1, marks=SLOW),
     ],
     ids=lambda value: getattr(value, "name", None) or str(value),
 )
 def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
     axes = dict(plan)
     imbalance, selective = axes.pop("imbalance", None), axes.pop("selective", None)
-    chunks = axes.pop("loss_chunks", LOSS_CHUNKS)
+    chunks, recipe = axes.pop("loss_chunks", LOSS_CHUNKS), axes.pop("recipe", PLAIN)
     plan = Plan(micro_batch_size=4, **({"recompute": "selective"} if selective else {}) | axes)
     job = TrainerJob(
         name="exact",
         model=model,
         plan=plan,
+        recipe=recipe,
         device=DeviceKind.CUDA,
         dtype=Dtype.BFLOAT16,
         router=Router.SKEWED if imbalance else Router.BALANCED,
@@ -122,6 +132,7 @@ def test_the_formulas_are_within_a_tenth_of_the_exact_peak(model, plan, stage):
     framework = replace(
         TRAINER_BFLOAT16, routing=Routing.EVEN, imbalance=imbalance or 1.0, kept=kept, reports=Reports.ALLOCATED
     )
-    training = Training(model, ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE), framework)
+    cluster = ClusterSpec(name="any", nodes=8, devices_per_node=8, device=DEVICE)
+    training = Training(model, cluster, with_recipe(framework, recipe), recipe)
     parts = stage_parts(training, columns_of([plan]), BARE, np.array([stage]))
     assert sum(float(part[0]) for part in parts.values()) == pytest.approx(exact.peak_bytes, rel=0.1)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from meshtune.search_spaces.checks import InvalidValue
@@ -24,10 +26,10 @@ from meshtune.search_spaces.physics.framework_profiles import (
     FrameworkProfile,
 )
 from meshtune.search_spaces.physics.memory import MemoryPart, Phase, memory_parts, offloaded_bytes, phases
-from meshtune.search_spaces.physics.recipes import adapted, trained_share, with_recipe
+from meshtune.search_spaces.physics.recipes import adapted, flops_per_token, trained_share, with_recipe
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import Training
-from meshtune.search_spaces.plan import Plan, Recompute
+from meshtune.search_spaces.plan import Plan, Recompute, Schedule
 from meshtune.search_spaces.presets import cluster_presets, described, model_presets
 from meshtune.search_spaces.recipe import PLAIN, Adapter, Companion, Offload, Optimizer, Recipe, Role, Target
 
@@ -52,7 +54,6 @@ def parts(recipe: Recipe, framework: FrameworkProfile = FSDP, **plan: Any) -> di
 
 def test_a_plain_recipe_changes_nothing() -> None:
     assert with_recipe(FSDP, PLAIN) is FSDP
-    assert trained_share(MODEL, PLAIN) == 1
 
 
 def test_an_adapter_s_weights_alone_have_gradients_and_states() -> None:
@@ -82,6 +83,26 @@ def test_a_base_of_4_bits_leaves_embedding_and_head_in_16() -> None:
     assert parts(wide)[MemoryPart.WEIGHTS] == pytest.approx(expected + (ends + norms) * 2)
 
 
+def test_experts_in_one_array_are_not_quantized() -> None:
+    mixture = replace(MODEL, experts=8, top_k=2)
+    quantized, plain = (
+        memory_parts(replace(training(recipe), model=mixture), columns_of([Plan(recompute=Recompute.FULL)]), DEFAULTS)[
+            MemoryPart.WEIGHTS
+        ][0]
+        for recipe in (QLORA, replace(QLORA, quantized_experts=False))
+    )
+    assert plain - quantized == pytest.approx(32 * 8 * 3 * 4096 * 14336 * (2 - 0.515869), rel=1e-4)
+
+
+def test_a_base_that_is_known_to_the_byte_is_not_doubted() -> None:
+    columns = columns_of([Plan(recompute=Recompute.FULL)])
+    plain, lora = (estimate(training(recipe), columns).memory for recipe in (PLAIN, LORA))
+    base = MODEL.parameters * 2
+    low = lora.peak_bytes[0] * np.exp(-3 * lora.log_sd[0])
+    assert base < low < lora.peak_bytes[0]
+    assert lora.log_sd[0] < 0.6 * plain.log_sd[0]
+
+
 def test_targets_name_the_products_that_have_an_adapter() -> None:
     some = Recipe(adapter=Adapter(rank=8, targets=(Target.Q, Target.V)))
     assert [(one.target, one.product.outputs) for one in adapted(MODEL, some)] == [(Target.Q, 4096), (Target.V, 1024)]
@@ -106,6 +127,18 @@ def test_zero_3_shards_frozen_weights_and_gathers_them_in_their_own_format() -> 
     assert wider == pytest.approx(2 * products * (2 - 0.515869) - 4096 * 14336 * 2, rel=1e-4)
 
 
+def test_zero_2_of_fsdp_has_shards_beside_the_weights_that_it_gathers() -> None:
+    base = MODEL.parameters * 2
+    found = parts(LORA, dp=8, zero_stage=2)[MemoryPart.WEIGHTS]
+    assert found == pytest.approx(base * (1 + 1 / 8) + ADAPTERS * (2 + 4 / 8))
+    wide = parts(replace(LORA, base_bits=32), dp=8, zero_stage=2)[MemoryPart.WEIGHTS]
+    assert wide == pytest.approx(base * (1 + 2 / 8) + ADAPTERS * (2 + 4 / 8))
+    full = parts(PLAIN, dp=8, zero_stage=2)[MemoryPart.WEIGHTS]
+    assert full == pytest.approx(MODEL.parameters * (2 + 4 / 8))
+    # DeepSpeed's has no shards but the optimizer's.
+    assert parts(PLAIN, DEEPSPEED, dp=8, zero_stage=2)[MemoryPart.WEIGHTS] == pytest.approx(base)
+
+
 def test_inputs_of_frozen_products_are_not_kept() -> None:
     def kept(recipe: Recipe, **framework: Any) -> float:
         found = memory_parts(training(recipe, replace(FSDP, **framework)), columns_of([Plan()]), DEFAULTS)
@@ -119,6 +152,82 @@ def test_inputs_of_frozen_products_are_not_kept() -> None:
     dropped = replace(shared, adapter=replace(shared.adapter, dropout=0.1))
     assert kept(dropped) > kept(LORA) > kept(shared)
     assert kept(replace(LORA, base_bits=32)) > 1.2 * kept(LORA)
+
+
+def test_the_values_between_the_products_of_an_adapter_and_casts_of_its_weights_are_kept() -> None:
+    def kept(rank: int, **plan: Any) -> float:
+        subject = training(Recipe(adapter=Adapter(rank=rank)), devices=plan.get("dp", 1))
+        found = memory_parts(subject, columns_of([Plan(**plan)]), DEFAULTS)
+        return float(found[MemoryPart.ACTIVATIONS][0])
+
+    values, weights = 32 * 7 * 48 * 2048 * 2, ADAPTERS / 16 * 48 * 2
+    assert kept(64) - kept(16) == pytest.approx(DEFAULTS.activation_factor * (values + weights))
+    three = kept(64, dp=8, zero_stage=3) - kept(16, dp=8, zero_stage=3)
+    assert three == pytest.approx(DEFAULTS.activation_factor * values)
+
+
+def test_frozen_layers_of_a_pipeline_lie_on_its_first_stages() -> None:
+    half = Recipe(frozen_layers=16, frozen_embedding=True)
+    found = parts(half, pp=2)
+    assert found[MemoryPart.GRADIENTS] == pytest.approx(parts(PLAIN, pp=2)[MemoryPart.GRADIENTS])
+    uneven = parts(replace(half, frozen_layers=24), pp=2)[MemoryPart.GRADIENTS]
+    head = MODEL.vocab * MODEL.hidden + 4096
+    assert uneven - head * 4 == pytest.approx((found[MemoryPart.GRADIENTS] - head * 4) / 2)
+    chunks = columns_of(
+        [Plan(pp=2, vpp=2, schedule=kind, grad_accum_steps=4) for kind in (Schedule.INTERLEAVED, Schedule.ZBV)]
+    )
+    stages = [trained_share(MODEL, half, chunks, np.array([stage, stage])).tolist() for stage in (0, 1)]
+    assert stages == [[0.5, 0.5], [0.5, 0.5]]
+
+
+def test_trained_ends_are_reduced_and_stepped() -> None:
+    columns = columns_of([Plan(dp=8, grad_accum_steps=2)])
+    own, ends = (
+        estimate(training(each, devices=8), columns).time.parts for each in (LORA, replace(LORA, trained_ends=True))
+    )
+    embedding_and_head = 2 * MODEL.vocab * MODEL.hidden + 4096
+    assert ends[TimePart.DP][0] > 1.2 * own[TimePart.DP][0]
+    bandwidth = NODE.device.memory_bandwidth_bytes_per_s
+    assert bandwidth is not None
+    # Weight and two moments are read and written, the gradient is read: 28 bytes.
+    longer = ends[TimePart.OPTIMIZER][0] - own[TimePart.OPTIMIZER][0]
+    assert longer == pytest.approx(embedding_and_head * 28 / (bandwidth * DEFAULTS.memory_efficiency))
+
+
+def test_frozen_weights_take_two_flops_less() -> None:
+    head = MODEL.vocab * MODEL.hidden
+    layers = MODEL.parameters - 2 * head - 4096 - 32 * 2 * 4096
+    assert flops_per_token(MODEL, PLAIN) == MODEL.flops_per_token
+    assert MODEL.flops_per_token - flops_per_token(MODEL, LORA) == 2 * (layers + head)
+    assert MODEL.flops_per_token - flops_per_token(MODEL, Recipe(frozen_layers=8)) == 2 * layers / 4
+    columns = columns_of([Plan()])
+    found = estimate(training(LORA), columns)
+    assert found.model_flops_per_device[0] == pytest.approx(found.tokens_per_s[0] * flops_per_token(MODEL, LORA))
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    recipe=st.sampled_from([LORA, QLORA, replace(LORA, trained_ends=True), Recipe(frozen_layers=8)]),
+    framework=st.sampled_from([FSDP, DEEPSPEED, TRAINER_BFLOAT16]),
+    zero=st.integers(0, 3),
+    micro=st.sampled_from([1, 4]),
+    recompute=st.sampled_from(list(Recompute)),
+)
+def test_frozen_weights_and_lower_ranks_never_take_more(
+    recipe: Recipe, framework: FrameworkProfile, zero: int, micro: int, recompute: Recompute
+) -> None:
+    columns = columns_of([Plan(dp=8, zero_stage=zero, micro_batch_size=micro, recompute=recompute)])
+
+    def peak(each: Recipe) -> float:
+        return float(np.sum(list(memory_parts(training(each, framework, 8), columns, DEFAULTS).values())))
+
+    if recipe.adapter is None:
+        assert peak(recipe) < peak(PLAIN)
+    else:
+        # Copies of inputs for each adapter may take more than one input for all products.
+        assert peak(replace(recipe, adapter=replace(recipe.adapter, copies_inputs=False))) < peak(PLAIN)
+        assert peak(recipe) < peak(replace(recipe, adapter=replace(recipe.adapter, rank=64)))
+        assert peak(replace(recipe, base_bits=4)) <= peak(recipe)
 
 
 def test_a_reference_has_weights_and_a_forward_pass() -> None:

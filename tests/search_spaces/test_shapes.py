@@ -202,7 +202,7 @@ def test_a_model_is_found_by_what_a_user_names_the_cache_before_presets(tmp_path
     ("name", "told"),
     [
         ("Qwen/Qwen3-9B", "did you mean 'qwen3-8b'"),
-        ("google-bert/bert-base-uncased", "is a model of bert"),
+        ("google-bert/bert-base-uncased", "^google-bert/bert-base-uncased is a model of bert"),
         ("meta-llama/Llama-3.2-11B-Vision", "no preset"),
     ],
 )

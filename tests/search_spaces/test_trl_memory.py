@@ -16,7 +16,7 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.activations import layer_bytes
 from meshtune.search_spaces.physics.constants import DEFAULTS
-from meshtune.search_spaces.physics.framework_profiles import FSDP, FrameworkProfile
+from meshtune.search_spaces.physics.framework_profiles import FSDP, FSDP_PURE_BF16, FrameworkProfile
 from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
 from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.training import Training
@@ -32,16 +32,19 @@ CPU = ClusterSpec(
 )
 # bytes per value of the last norm and of the head's input: float32 before the norm and, where its weight is trained,
 # after it; the input in 16 bits, which a frozen head does not keep.
+NARROW = ("--dtype", "bfloat16")
 CASES = {
-    "full": (PLAIN, 4 + 4 + 2, ()),
-    "lora": (Recipe(adapter=Adapter(rank=8)), 4, ("--dtype", "bfloat16")),
-    "dpo": (Recipe(rows_per_sample=2, beside=(Companion(role=Role.REFERENCE, bits=32),)), 4 + 4 + 2, ()),
+    "full": (FSDP, PLAIN, 4 + 4 + 2, ()),
+    "lora": (FSDP, Recipe(adapter=Adapter(rank=8)), 4, NARROW),
+    "lora of a high rank": (FSDP, Recipe(adapter=Adapter(rank=64)), 4, (*NARROW, "--rank", "64")),
+    "lora without autocast": (FSDP_PURE_BF16, Recipe(adapter=Adapter(rank=8)), 4, NARROW),
+    "dpo": (FSDP, Recipe(rows_per_sample=2, beside=(Companion(role=Role.REFERENCE, bits=32),)), 4 + 4 + 2, ()),
 }
 
 
 def counted(case: str, *options: str) -> dict[str, Any]:
     shapes = [word for name, size in SHAPES.items() for word in (f"--{name.replace('_', '-')}", str(size))]
-    words = [case, "--autocast", "--batch", str(ROWS), "--sequence", str(TOKENS), *shapes, *options]
+    words = [case, "--batch", str(ROWS), "--sequence", str(TOKENS), *shapes, *options]
     found = subprocess.run(
         [sys.executable, SCRIPT, *words],
         check=True,
@@ -56,8 +59,8 @@ def counted(case: str, *options: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_predicted_bytes_are_those_that_torch_counts_within_5_percent(case: str) -> None:
-    recipe, last_bytes, options = CASES[case]
-    code: FrameworkProfile = with_recipe(FSDP, recipe)
+    profile, recipe, last_bytes, options = CASES[case]
+    code: FrameworkProfile = with_recipe(profile, recipe)
     columns = columns_of([Plan(micro_batch_size=ROWS, grad_accum_steps=2)])
     parts = memory_parts(Training(MODEL, CPU, code, recipe), columns, DEFAULTS)
     rows = columns_of([Plan(micro_batch_size=ROWS * recipe.rows_per_sample)])
@@ -69,7 +72,7 @@ def test_predicted_bytes_are_those_that_torch_counts_within_5_percent(case: str)
         "optimizer": parts[MemoryPart.OPTIMIZER][0],
         "saved": MODEL.layers * layer.kept[0] + last,
     }
-    counts = counted(case, *options)
+    counts = counted(case.split()[0], *["--autocast"] * profile.kept.autocast, *options)
     measured = {name: counts[name] for name in ("gradients", "optimizer", "saved")}
     measured["weights"] = counts["parameters"] + counts["reference"]
     for name, size in predicted.items():

@@ -25,12 +25,16 @@ from meshtune.runners import registry
 from meshtune.runners.base import Cause, JobSpec, JobState, JobStatus, NoTimeLeft, Refused
 from meshtune.runners.hardware import HardwareKind
 from meshtune.runners.outcome import Measurement, Outcome, Verdict, write_result
-from meshtune.runners.programs.workloads.base import Workload, outcome_from_result, outcome_without_result
+from meshtune.runners.programs.workloads.base import (
+    JobRequest,
+    Workload,
+    outcome_from_result,
+    outcome_without_result,
+)
 from meshtune.search_spaces.checks import InvalidValue, Problem
 from meshtune.search_spaces.columns import Capabilities
 from meshtune.search_spaces.physics.framework_profiles import TRAINER_FLOAT32
 from meshtune.search_spaces.plan import Plan
-from meshtune.search_spaces.recipe import PLAIN
 from meshtune.tuner.campaign import campaign as campaigns
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec
@@ -204,30 +208,11 @@ class FakeWorkload:
     problems_with_knobs = Workload.problems_with_knobs
     problems_with_names = Workload.problems_with_names
 
-    def materialize(
-        self,
-        name,
-        model,
-        plan,
-        cluster,
-        directory,
-        *,
-        seed,
-        time_limit_s,
-        incumbent_step_time_s=None,
-        knobs=(),
-        real=False,
-        recipe=PLAIN,
-    ) -> JobSpec:
-        return JobSpec(
-            name=name,
-            command=("true",),
-            directory=directory,
-            nodes=cluster.nodes,
-            devices_per_node=cluster.devices_per_node,
-            time_limit_s=time_limit_s,
-            files={"plan.json": json.dumps(plan.as_dict())},
-            env={"INCUMBENT_STEP_TIME_S": json.dumps(incumbent_step_time_s)},
+    def materialize(self, request: JobRequest) -> JobSpec:
+        return request.job(
+            ("true",),
+            {"plan.json": json.dumps(request.plan.as_dict())},
+            {"INCUMBENT_STEP_TIME_S": json.dumps(request.incumbent_step_time_s)},
         )
 
     def read(self, directory: Path, status: JobStatus) -> Outcome:

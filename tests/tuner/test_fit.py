@@ -310,5 +310,9 @@ def test_estimate_takes_the_same_words(tmp_path):
     done = run_meshtune(tmp_path, "estimate", "Qwen/Qwen3-8B", "--on", "8xH100", "--seq", "2048", "--method", "lora")
     assert done.code == 0, done.err
     assert "LoRA rank 16" in done.out
+    (tmp_path / "launch.sh").write_text(LAUNCH)
+    launch = run_meshtune(tmp_path, "estimate", "launch.sh", "--on", "4xA100")
+    assert launch.code == 0, launch.err
+    assert "on 4 x A100-SXM-80GB" in launch.out
     refused = run_meshtune(tmp_path, "estimate", "none.yaml")
     assert "none.yaml: No such file" in refused.err

@@ -209,6 +209,18 @@ def test_a_baseline_is_not_blamed_for_what_another_training_code_can_do(kind):
         ({"cluster": {"preset": "zzz"}}, "cluster.preset", "known: a100-400g"),
         ({"model": {"preset": ["gpt-micro"]}}, "model.preset", "no model preset is called ['gpt-micro']"),
         ({"model": 7}, "model", "not 7"),
+        ({"model": "zzz"}, "model.preset", "deepseek-7b, deepseek-coder-1.3b, "),
+        (
+            {"training": {"frozen_layers": 40}, "space": {"recompute": ["none"]}},
+            "training.frozen_layers",
+            "40 is more than model.layers: ",
+        ),
+        ({"training": {"mean_tokens": 9999}}, "training.mean_tokens", "9999 is more than model.seq_len"),
+        (
+            {"training": {"adapter": {"rank": 9999}, "base_bits": 32}},
+            "training.adapter.rank",
+            "9999 is more than model.hidden: 256",
+        ),
         ({"search": ["random"]}, "search", "must be a name or a mapping with `kind`, not ['random']"),
         ({"workload": "tourch"}, "workload.kind", "did you mean 'torch'?"),
         ({"runner": {"kind": "local", "slot": 4}}, "runner.slot", "did you mean 'slots'?"),

@@ -19,7 +19,6 @@ from pydantic import ConfigDict, Field, InstanceOf, computed_field
 
 from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.programs.workloads.base import JobRequest
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.runners.trainer_client import exact_peaks
 from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
@@ -34,7 +33,7 @@ from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import MODEL_UNKNOWN, Training, missing, usable_bytes
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.calibration import StoredCalibration
-from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
+from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate
 
@@ -336,8 +335,5 @@ def estimate_exactly(
     progress: as in `exact_peaks`. Raises InvalidValue for a plan or a workload without exact peaks.
     """
     # Nothing is written or run there: the text of the job is the input of the estimate.
-    request = JobRequest(
-        "estimate", spec.model, plan, spec.cluster, Path(), seed=spec.seed, time_limit_s=spec.trial.limit_s
-    )
-    job = workload_of(spec).materialize(request)
+    job = job_of(spec, plan, "estimate", Path(), workload_of(spec, plan))
     return ExactMemory(plan, spec.cluster.device.memory_bytes, tuple(exact_peaks(job, ranks, progress=progress)))

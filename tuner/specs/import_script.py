@@ -50,7 +50,7 @@ def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) ->
         **(questions if imported.questions else {}),
         **({"model": {**shapes, **imported.model}} if with_model else {}),
         **({"training": dict(imported.training)} if imported.training else {}),
-        "cluster": _cluster(imported, cluster),
+        "cluster": {"preset": cluster, "nodes": imported.nodes} if cluster and imported.nodes else cluster or None,
         "global_batch_size": imported.global_batch_size,
         "space": {**_space(baseline), **imported.space},
         "workload": workload,
@@ -102,26 +102,15 @@ def render_spec(document: Mapping[str, Any], source: str, notes: list[str]) -> s
     """The spec's text, with what is missing and the notes at its head."""
     gaps = [f"fill in: {', '.join(missing(document))}"] if missing(document) else []
     head = [f"Imported from {source}. `meshtune spaces` checks it and shows what would be tried.", *gaps]
-    lines = [
-        line for note in notes for line in wrap(_short(note), _WIDTH - 4, initial_indent="- ", subsequent_indent="  ")
-    ]
+    # textwrap is quadratic in the length of a word.
+    short = [note if len(note) <= _MAX_NOTE else f"{note[:_MAX_NOTE]} ..." for note in notes]
+    lines = [line for note in short for line in wrap(note, _WIDTH - 4, initial_indent="- ", subsequent_indent="  ")]
     comments = "".join(f"# {line}\n" for line in [*head, *lines])
     # No line is folded, so that each argument stands in one.
     text = yaml.dump(
         dict(document), Dumper=BlockDumper, sort_keys=False, default_flow_style=False, width=inf, allow_unicode=True
     )
     return comments + re.sub(r": null$", ":", text, flags=re.MULTILINE)
-
-
-def _short(note: str) -> str:
-    """textwrap is quadratic in the length of a word."""
-    return note if len(note) <= _MAX_NOTE else f"{note[:_MAX_NOTE]} ..."
-
-
-def _cluster(imported: Imported, cluster: str) -> Any:
-    if not cluster:
-        return None
-    return cluster if imported.nodes is None else {"preset": cluster, "nodes": imported.nodes}
 
 
 def _space(baseline: Mapping[str, Any]) -> dict[str, list[Any]]:

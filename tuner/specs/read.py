@@ -256,8 +256,8 @@ class _Reading:
         elif isinstance(raw, Mapping):
             raw = {"name": name, **raw}
         elif raw is None:
-            known = ", ".join(sorted(presets))
-            self.problems.append(Problem(name, f"is missing: give a preset ({known}) or a description"))
+            told = f"is missing: give a preset or a description; {did_you_mean('', presets)}"
+            self.problems.append(Problem(name, told))
             return
         self.section(name, kind, raw)
 
@@ -339,7 +339,8 @@ def _checked_backends(reading: _Reading, home: Home | None) -> Workload | None:
     model = values.get("model")
     if workload is not None and model is not None and (model.known or workload.told_shapes == frozenset()):
         reading.problems += [problem.under("workload") for problem in workload.problems_with(model)]
-        unmet = workload.problems_with_recipe(values.get("training", PLAIN), model)
+        recipe = values.get("training", PLAIN)
+        unmet = [*recipe.problems_with(model), *workload.problems_with_recipe(recipe, model)]
         reading.problems += [problem.under("training") for problem in unmet]
     elif workload is not None and model is not None:
         told = f"is told {', '.join(sorted(workload.told_shapes))}" if workload.told_shapes else "needs its shapes"

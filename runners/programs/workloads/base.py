@@ -31,6 +31,7 @@ from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
+from meshtune.search_spaces.physics.recipes import flops_per_token
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.recipe import PLAIN, Recipe
 
@@ -269,7 +270,7 @@ def context_file(request: JobRequest, *, dtype: str, warmup_steps: int, command:
         plan=request.plan,
         tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
         devices=request.plan.world_size,
-        model_flops_per_token=request.model.flops_per_token if request.model.known else None,
+        model_flops_per_token=flops_per_token(request.model, request.recipe) if request.model.known else None,
         peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
         warmup_steps=warmup_steps,
         device=request.cluster.device.kind,

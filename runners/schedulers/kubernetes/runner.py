@@ -127,7 +127,9 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         words: dict[str, str] = {}
         with suppress(Rejected, RunnerUnavailable):  # a right, or an answer, that jobs do without
             if any(not one.suspended for one in idle.values()):
-                words |= _event_words(self._api.warnings())
+                # The last thing said of each Job and pod.
+                for event in sorted(self._api.warnings(), key=lambda event: event.get("lastTimestamp") or ""):
+                    words[event["involvedObject"]["name"]] = event.get("message") or ""
             if any(one.suspended for one in idle.values()):
                 words |= _workload_words(self._api.workloads())
         for id, one in idle.items():
@@ -147,12 +149,6 @@ class KubernetesRunner(RecordingRunner[KubernetesOptions]):
         if not seen.ended:
             with raising(RunnerUnavailable, f"{id} cannot be deleted", Rejected):
                 self._api.delete_job(id)
-
-
-def _event_words(events: Sequence[Document]) -> dict[str, str]:
-    """The last thing said of each Job and pod, by name."""
-    last = sorted(events, key=lambda event: event.get("lastTimestamp") or "")
-    return {event["involvedObject"]["name"]: event.get("message") or "" for event in last}
 
 
 def _workload_words(workloads: Sequence[Document]) -> dict[str, str]:

@@ -184,7 +184,7 @@ def _measure(setup: CalibrationSetup, place: HomePlace, *, as_json: bool) -> Non
 @app.command(rich_help_panel=PANEL, short_help="Predict what a campaign will find and cost; exact memory.")
 @placed
 def estimate(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC|MODEL", help="A spec, YAML, or as `fit` takes a model.")],
+    spec: Annotated[Path, typer.Argument(metavar="SPEC|MODEL|LAUNCH", help="A spec; with --on as of `fit`.")],
     place: Place,
     exact: Annotated[bool, typer.Option("--exact", help="Run the trainer on tensors without memory.")] = False,
     plan: Annotated[str, typer.Option("--why", "--plan", help="One plan, such as tp=8,zero=1,KNOB=value.")] = "",
@@ -205,7 +205,7 @@ def estimate(
 ) -> None:
     """Predict what a campaign will meet: plans that fit, the best of them, its cost; or why not one plan.
 
-    Of a model in place of a spec, --on and the options behind it are as of `meshtune fit`.
+    Of a model or a launch in place of a spec, --on and the options behind it are as of `meshtune fit`.
 
     With --exact: peak memory per pipeline stage of a plan (default: baseline, else predicted best), in up to minutes.
     """
@@ -220,12 +220,14 @@ def estimate(
 
     words = None
     if on or not (spec.exists() or str(spec).endswith(SPEC_SUFFIXES)):
-        from meshtune.tuner.specs.fit_words import said, spec_document
+        from meshtune.tuner.specs.fit_words import launch_document, said, spec_document
 
         place.require_home("estimate MODEL")
         with raising(WrongCall, "", InvalidValue, InvalidSpec):
-            told = said(model=str(spec), on=on, seq=seq, method=method, program=program, batch=batch)
-            described = spec_document(told, here=True)
+            launch = spec.is_file() and spec.name != "config.json"
+            name = "" if launch else str(spec)
+            told = said(model=name, on=on, seq=seq, method=method, program=program, batch=batch)
+            described = launch_document(spec, told)[0] if launch else spec_document(told, here=True)
             words = described, *read_spec(described, None)
     elif seq or method or batch:
         raise WrongCall("--seq, --method and --batch go with a model; a spec has model.seq_len, training and its batch")

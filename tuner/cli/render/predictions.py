@@ -41,7 +41,8 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
         *(fits or []),
         *quote.memory_needs,
     ]
-    steps = "as many steps as its time limit allows" if cost.steps is None else "{} to {} steps".format(*cost.steps)
+    counts = " to ".join(dict.fromkeys(map(str, cost.steps or ())))
+    steps = f"{counts} steps" if counts else "as many steps as its time limit allows"
     within = "" if cost.device_hours.p50 is None else "; 8 of 10 campaigns are within the brackets"
     missing = [f"  {one.path}: {one.message}" for one in quote.missing]
     below = [

@@ -246,7 +246,7 @@ export interface components {
                 wall_time_s: number | null;
             };
             catalogs?: string[];
-            cluster: ("a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-g5" | "aws-g6" | "aws-g6e" | "aws-p3" | "aws-p3dn" | "aws-p4d" | "aws-p4de" | "aws-p5" | "aws-p5e" | "aws-p6-b200" | "azure-nc-a100" | "azure-nc-h100" | "azure-nd-a100" | "azure-nd-h100" | "azure-nd-h200" | "azure-ndm-a100" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "dgx-spark" | "frontier" | "gb200-nvl72" | "gb200-trays" | "gcp-a2" | "gcp-a2-ultra" | "gcp-a3" | "gcp-a3-mega" | "gcp-a3-ultra" | "gcp-a4" | "gcp-g2" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi250" | "mi300x" | "mi325x" | "pcie-a10" | "pcie-a100-40gb" | "pcie-a100-80gb" | "pcie-a40" | "pcie-h100" | "pcie-h100-nvl" | "pcie-l4" | "pcie-l40s" | "pcie-mi210" | "pcie-rtx-3090" | "pcie-rtx-3090-nvlink" | "pcie-rtx-4080" | "pcie-rtx-4090" | "pcie-rtx-4090-p2p" | "pcie-rtx-5090" | "pcie-rtx-6000-ada" | "pcie-rtx-a6000" | "pcie-rtx-pro-6000" | "pcie-v100-16gb" | "pcie-v100-32gb" | "perlmutter" | "polaris" | "summit") | {
+            cluster: ("a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-g5" | "aws-g6" | "aws-g6e" | "aws-p3" | "aws-p3dn" | "aws-p4d" | "aws-p4de" | "aws-p5" | "aws-p5e" | "aws-p6-b200" | "azure-nc-a100" | "azure-nc-h100" | "azure-nd-a100" | "azure-nd-h100" | "azure-nd-h200" | "azure-ndm-a100" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "dgx-spark" | "frontier" | "gb200-nvl72" | "gb200-trays" | "gcp-a2" | "gcp-a2-ultra" | "gcp-a3" | "gcp-a3-mega" | "gcp-a3-ultra" | "gcp-a4" | "gcp-g2" | "hgx-h20" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi250" | "mi300x" | "mi325x" | "pcie-a10" | "pcie-a100-40gb" | "pcie-a100-80gb" | "pcie-a40" | "pcie-h100" | "pcie-h100-nvl" | "pcie-l4" | "pcie-l40s" | "pcie-mi210" | "pcie-rtx-3090" | "pcie-rtx-3090-nvlink" | "pcie-rtx-4080" | "pcie-rtx-4090" | "pcie-rtx-4090-p2p" | "pcie-rtx-5090" | "pcie-rtx-6000-ada" | "pcie-rtx-a6000" | "pcie-rtx-pro-6000" | "pcie-v100-16gb" | "pcie-v100-32gb" | "perlmutter" | "polaris" | "summit") | {
                 device?: {
                     /** @default [] */
                     attention: {
@@ -352,7 +352,7 @@ export interface components {
                 /** @default 0 */
                 nodes_per_rack: number;
                 /** @enum {unknown} */
-                preset: "a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-g5" | "aws-g6" | "aws-g6e" | "aws-p3" | "aws-p3dn" | "aws-p4d" | "aws-p4de" | "aws-p5" | "aws-p5e" | "aws-p6-b200" | "azure-nc-a100" | "azure-nc-h100" | "azure-nd-a100" | "azure-nd-h100" | "azure-nd-h200" | "azure-ndm-a100" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "dgx-spark" | "frontier" | "gb200-nvl72" | "gb200-trays" | "gcp-a2" | "gcp-a2-ultra" | "gcp-a3" | "gcp-a3-mega" | "gcp-a3-ultra" | "gcp-a4" | "gcp-g2" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi250" | "mi300x" | "mi325x" | "pcie-a10" | "pcie-a100-40gb" | "pcie-a100-80gb" | "pcie-a40" | "pcie-h100" | "pcie-h100-nvl" | "pcie-l4" | "pcie-l40s" | "pcie-mi210" | "pcie-rtx-3090" | "pcie-rtx-3090-nvlink" | "pcie-rtx-4080" | "pcie-rtx-4090" | "pcie-rtx-4090-p2p" | "pcie-rtx-5090" | "pcie-rtx-6000-ada" | "pcie-rtx-a6000" | "pcie-rtx-pro-6000" | "pcie-v100-16gb" | "pcie-v100-32gb" | "perlmutter" | "polaris" | "summit";
+                preset: "a100-400g" | "a100-800g" | "alps-gh200" | "aurora" | "aws-g4dn" | "aws-g5" | "aws-g6" | "aws-g6e" | "aws-p3" | "aws-p3dn" | "aws-p4d" | "aws-p4de" | "aws-p5" | "aws-p5e" | "aws-p6-b200" | "azure-nc-a100" | "azure-nc-h100" | "azure-nd-a100" | "azure-nd-h100" | "azure-nd-h200" | "azure-ndm-a100" | "dgx-1" | "dgx-a100" | "dgx-a100-40gb" | "dgx-b200" | "dgx-b300" | "dgx-h100" | "dgx-h200" | "dgx-spark" | "frontier" | "gb200-nvl72" | "gb200-trays" | "gcp-a2" | "gcp-a2-ultra" | "gcp-a3" | "gcp-a3-mega" | "gcp-a3-ultra" | "gcp-a4" | "gcp-g2" | "hgx-h20" | "jean-zay-a100" | "jean-zay-v100" | "local-cpu" | "mi250" | "mi300x" | "mi325x" | "pcie-a10" | "pcie-a100-40gb" | "pcie-a100-80gb" | "pcie-a40" | "pcie-h100" | "pcie-h100-nvl" | "pcie-l4" | "pcie-l40s" | "pcie-mi210" | "pcie-rtx-3090" | "pcie-rtx-3090-nvlink" | "pcie-rtx-4080" | "pcie-rtx-4090" | "pcie-rtx-4090-p2p" | "pcie-rtx-5090" | "pcie-rtx-6000-ada" | "pcie-rtx-a6000" | "pcie-rtx-pro-6000" | "pcie-v100-16gb" | "pcie-v100-32gb" | "perlmutter" | "polaris" | "summit";
                 /** @default null */
                 rack_link: {
                     bandwidth_bytes_per_s?: number;
@@ -886,6 +886,8 @@ export interface components {
                 optimizer?: "adamw" | "adamw_foreach" | "adamw_16bit" | "adamw_8bit" | "paged_adamw" | "paged_adamw_8bit" | "lion" | "lion_8bit" | "paged_lion_8bit" | "adafactor" | "muon" | "sgd";
                 /** @default 0 */
                 plain_bits: number;
+                /** @default true */
+                quantized_experts: boolean;
                 /** @default 1 */
                 rows_per_sample: number;
                 /** @default false */
