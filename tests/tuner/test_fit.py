@@ -25,7 +25,7 @@ WORDS = FitWords(model="qwen3-8b", on="8xH100", seq=4096)
 
 def question(**words):
     own = replace(WORDS, **words)
-    return question_of(spec_document(own), own)
+    return question_of(*spec_document(own), own)
 
 
 def fitted(**words):
@@ -212,9 +212,12 @@ def test_over_the_network_no_file_of_the_server_is_read(tmp_path, monkeypatch):
 
 
 def test_targets_of_peft_are_products():
-    assert targets_of(["q_proj", "model.layers.0.v_proj"]) == ["q", "v"]
-    assert targets_of(["qkv_proj", "o_proj"]) == ["q", "k", "v", "o"]
-    assert targets_of("all-linear") == ["q", "k", "v", "o", "gate", "up", "down"]
+    every = ["q", "k", "v", "o", "gate", "up", "down"]
+    assert targets_of(["q_proj", "model.layers.0.v_proj"]) == (["q", "v"], "")
+    assert targets_of(["qkv_proj", "o_proj"]) == (["q", "k", "v", "o"], "")
+    assert targets_of("all-linear") == (every, "")
+    assert targets_of(".*attn.*") == (every, ".*attn.*")
+    assert targets_of(["q_proj", "w_query"]) == (every, "w_query")
 
 
 def test_a_spec_without_a_command_is_counted_and_not_run(tmp_path):
@@ -231,7 +234,7 @@ def test_a_spec_without_a_command_is_counted_and_not_run(tmp_path):
 
 
 def test_the_abilities_without_a_command_are_those_of_the_profile():
-    document = {**spec_document(WORDS), "workload": {"kind": "command", "framework": "megatron-core-bfloat16"}}
+    document = {**spec_document(WORDS)[0], "workload": {"kind": "command", "framework": "megatron-core-bfloat16"}}
     spec, space = read_spec({**document, "space": {}}, None)
     assert {1} != {int(tp) for tp in space.columns["tp"]}
     assert workload_of(spec).framework.name == "Megatron-Core, bf16"

@@ -19,9 +19,9 @@ from meshtune.search_spaces.physics.training import Training, missing, usable_by
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.search_spaces.recipe import Adapter, Offload, Optimizer, Recipe
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.units import gibibytes
-from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
+from meshtune.tuner.prediction.memory_needs import MAX_TIMES_NODES, SURE, sure_plans
 from meshtune.tuner.prediction.predict import Basis, Prediction, foresee, training_of
 
 # "OOM after hundreds of steps": of a hundred micro-batches one has a row that is longer.
@@ -189,7 +189,7 @@ def fit(question: FitQuestion) -> Fit:
     changes = tuple(one for one in every if one.words not in held)
     safe = (one for one in (*changes, *more) if one.safe and one.words not in held)
     enough = None if best.safe else next(safe, None)
-    needs = () if best.safe or enough else memory_needs(space, training_of(spec), basis.calibration)
+    needs = [] if best.safe or enough else [_devices_needed(question)]
     return Fit(
         cluster=f"{spec.cluster.devices} x {spec.cluster.device.name}",
         seq_len=spec.model.seq_len,
@@ -203,6 +203,18 @@ def fit(question: FitQuestion) -> Fit:
         notes=(*question.notes, *(f"{words}, more than {gibibytes(MOST_HOST_BYTES)}" for words in sorted(held)), *needs),
         basis=basis.judged(training_of(spec), [best.prediction.speed]).words,
     )
+
+
+def _devices_needed(question: FitQuestion) -> str:
+    """How many times the nodes would hold the training, with as many rows for each device."""
+    spec, times = question.spec, 1
+    while times < MAX_TIMES_NODES:
+        times *= 2
+        cluster = replace(spec.cluster, nodes=spec.cluster.nodes * times)
+        wide = replace(spec, cluster=cluster, global_batch_size=times * (spec.global_batch_size or 1), baseline=None)
+        if sure_plans(space_of(wide), training_of(wide), question.basis.calibration):
+            return f"{cluster.devices} such devices ({cluster.nodes} nodes) would hold it"
+    return f"nor would up to {MAX_TIMES_NODES} times the nodes"
 
 
 def plan_words(plan: Plan, *axes: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import floor
 from typing import Any
 
 from rich.table import Table
@@ -56,7 +57,7 @@ def prediction_lines(own: Prediction) -> list[str]:
     hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
     lines = [
         f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
-        f"of {gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}",
+        f"of {gibibytes(own.device_bytes)}, P(fits) {_chance(own)}",
         f"  {_sizes(own.memory_parts_bytes)}",
         *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
     ]
@@ -65,6 +66,11 @@ def prediction_lines(own: Prediction) -> list[str]:
         tokens = f"{number(speed.tokens_per_s.value)} tokens/s, MFU {percent(speed.mfu)}"
         lines += [f"step: {interval_s(speed.step_s)}, {tokens}", f"  {', '.join(times)}"]
     return lines
+
+
+def _chance(own: Prediction) -> str:
+    """Rounded down, as less than 90 % is not safe."""
+    return percent(floor(1000 * own.p_fits) / 1000 if own.p_fits < 0.1 else floor(100 * own.p_fits) / 100)
 
 
 def _sizes(parts: Mapping[Any, float]) -> str:
@@ -88,7 +94,7 @@ def _model(setting: Setting) -> str:
 
 
 def _peak(setting: Setting) -> str:
-    return f"{gibibytes(int(setting.prediction.peak_bytes.value))}, P(fits) {percent(setting.prediction.p_fits)}"
+    return f"{gibibytes(int(setting.prediction.peak_bytes.value))}, P(fits) {_chance(setting.prediction)}"
 
 
 def _time(change: Setting) -> str:
@@ -105,5 +111,5 @@ def _changes(fit: Fit) -> Table:
     table = new_table(f"What to change in {own}, each alone", "change", *numbers, "", right=numbers)
     for one in fit.changes:
         sizes = (gibibytes(int(size)) for size in (one.prediction.peak_bytes.value, one.gain_bytes))
-        table.add_row(one.words, *sizes, percent(one.prediction.p_fits), _time(one), _effect(one))
+        table.add_row(one.words, *sizes, _chance(one.prediction), _time(one), _effect(one))
     return table
