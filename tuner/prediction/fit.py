@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Setting:
 
     @property
     def safe(self) -> bool:
-        return self.prediction.p_fits >= SURE
+        return self.prediction.p_fits >= SURE and self.prediction.host_optimizer_bytes <= MOST_HOST_BYTES
 
     def against(self, own: Setting, words: str, effect: Effect = Effect.NONE) -> Setting:
         """As a change of another setting."""
@@ -182,13 +183,10 @@ def fit(question: FitQuestion) -> Fit:
     best = question.best(space.columns)
     given = None if spec.baseline is None else question.best(columns_of([spec.baseline]))
     start = given or best
-    every = _changes(question, start)
+    changes = _changes(question, start)
     # Else of the recipe, in any layout.
-    more = () if best.safe else tuple(_of_recipe(question, start, _layouts(space)))
-    held = {one.words for one in (*every, *more) if one.prediction.host_optimizer_bytes > MOST_HOST_BYTES}
-    changes = tuple(one for one in every if one.words not in held)
-    safe = (one for one in (*changes, *more) if one.safe and one.words not in held)
-    enough = None if best.safe else next(safe, None)
+    more = chain(changes, () if best.safe else _of_recipe(question, start, _layouts(space)))
+    enough = None if best.safe else next((one for one in more if one.safe), None)
     needs = [] if best.safe or enough else [_devices_needed(question)]
     return Fit(
         cluster=f"{spec.cluster.devices} x {spec.cluster.device.name}",
@@ -200,7 +198,7 @@ def fit(question: FitQuestion) -> Fit:
         longest_sequence=_longest_sequence(question) if best.safe else None,
         changes=changes,
         enough=enough,
-        notes=(*question.notes, *(f"{words}, more than {gibibytes(MOST_HOST_BYTES)}" for words in sorted(held)), *needs),
+        notes=(*question.notes, *needs),
         basis=basis.judged(training_of(spec), [best.prediction.speed]).words,
     )
 
@@ -303,20 +301,21 @@ def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterato
         ("fused loss (Liger, Cut CE)", Effect.NONE, {"fused_loss": True}),
         ("8-bit optimizer", Effect.NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
         ("LoRA of rank 16 in place of all weights", Effect.TRAINED, lora),
+        ("LoRA on a base of 4 bits (QLoRA)", Effect.TRAINED, {**lora, "base_bits": 4}),
+        ("activations offloaded", Effect.NONE, {"offload_activations": True}),
+        ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
+        ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
     ]
-    if program.get("quantizes", True):
-        offered += [("LoRA on a base of 4 bits (QLoRA)", Effect.TRAINED, {**lora, "base_bits": 4})]
-    if device.kind is not DeviceKind.CPU and not device.shares_host_memory:
-        offered += [
-            ("activations offloaded", Effect.NONE, {"offload_activations": True}),
-            ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
-            ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
-        ]
+    shared = device.shares_host_memory or device.kind is DeviceKind.CPU
     stages = np.where(columns["dp"] * columns["cp"] > 1, columns["zero_stage"], program.get("stage_alone", 0))
     for words, effect, fields in offered:
-        able = np.isin(stages, program.get("offload", {}).get(fields["offload"], ())) if "offload" in fields else stages >= 0
+        kept = program.get("offload", {}).get(fields["offload"], ()) if "offload" in fields else range(4)
+        able = np.isin(stages, kept)
+        able &= program.get("quantizes", True) or "base_bits" not in fields
+        able &= not shared or "offloaded" not in words
         if able.any():
             kind = Effect.NUMERICS if effect is Effect.TRAINED and recipe.adapter else effect
             changed = question.best(rows(columns, able), replace(recipe, **fields))
             host = changed.prediction.host_optimizer_bytes
-            yield changed.against(own, f"{words}{f' ({gibibytes(int(host))} of a host)' * (host > 0)}", kind)
+            most = f", more than {gibibytes(MOST_HOST_BYTES)}" * (host > MOST_HOST_BYTES)
+            yield changed.against(own, f"{words}{f' ({gibibytes(int(host))} of a host{most})' * (host > 0)}", kind)

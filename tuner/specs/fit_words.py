@@ -103,7 +103,8 @@ def _said(section: Mapping[str, Any]) -> dict[str, Any]:
 def spec_document(words: FitWords, here: bool = False) -> tuple[dict[str, Any], list[str]]:
     """The spec of a model on some devices, without a command; and what of it is a guess. here: names may be of files of
     this machine, and its devices are meant where none are named. Raises InvalidValue."""
-    program, training, name, notes = PROGRAMS[words.program], _training(words), words.model, []
+    program, training, name = PROGRAMS[words.program], _training(words), words.model
+    notes: list[str] = []
     if here and (file := Path(name.removesuffix(ADAPTER)) / ADAPTER).is_file():
         name, own, notes = _of_adapter(file)
         training = merged(own, training)
