@@ -109,8 +109,9 @@ class FitQuestion:
         sizes = columns["micro_batch_size"]
         groups = [(sizes > 0, seq_len or training.model.seq_len)]
         if self.lengths and not seq_len:
-            longest = {size: self._longest(int(size) * training.recipe.rows_per_sample) for size in np.unique(sizes)}
-            groups = [(sizes == size, tokens) for size, tokens in longest.items()]
+            shares = {size: LONGEST ** (1 / (size * training.recipe.rows_per_sample)) for size in np.unique(sizes)}
+            longest = {size: np.quantile(self.lengths, share, method="higher") for size, share in shares.items()}
+            groups = [(sizes == size, min(int(most), training.model.seq_len)) for size, most in longest.items()]
         found = []
         for some, tokens in groups:
             own = replace(training, model=replace(training.model, seq_len=tokens))
@@ -140,11 +141,6 @@ class FitQuestion:
             price_per_1e9_tokens=hours and cluster.device_hour_price and hours * cluster.device_hour_price,
             wh_per_1e9_tokens=hours and cluster.device.power_w and hours * cluster.device.power_w,
         )
-
-    def _longest(self, row_count: int) -> int:
-        """Tokens of the longest one of so many rows."""
-        longest = np.quantile(self.lengths, LONGEST ** (1 / row_count), method="higher")
-        return min(int(longest), self.spec.model.seq_len)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,9 +180,17 @@ def fit(question: FitQuestion) -> Fit:
     given = None if spec.baseline is None else question.best(columns_of([spec.baseline]))
     start = given or best
     changes = _changes(question, start)
-    # Else of the recipe, in any layout.
-    more = chain(changes, () if best.safe else _of_recipe(question, start, _layouts(space)))
-    enough = None if best.safe else next((one for one in more if one.safe), None)
+    # Each layout once, in the least micro-batch; a step has one of the largest, or as many as a pipeline has stages.
+    sizes = space.columns["micro_batch_size"]
+    layouts = rows(space.columns, sizes == sizes.min())
+    free, ones = {**layouts, "grad_accum_steps": layouts["pp"]}, np.ones_like(layouts["pp"])
+    even = replace(spec.training, mean_tokens=0)
+    largest = longest = enough = None
+    if best.safe:
+        largest = _largest(MICRO_BATCHES, lambda size: question.best({**free, "micro_batch_size": size * ones}))
+        longest = _largest(SEQUENCES, lambda tokens: question.best(layouts, even, tokens))
+    else:  # of the recipe, in any layout
+        enough = next((one for one in chain(changes, _of_recipe(question, start, layouts)) if one.safe), None)
     needs = [] if best.safe or enough else [_devices_needed(question)]
     return Fit(
         cluster=f"{spec.cluster.devices} x {spec.cluster.device.name}",
@@ -194,8 +198,8 @@ def fit(question: FitQuestion) -> Fit:
         fits=best.safe,
         best=best,
         given=given,
-        largest_micro_batch=_largest_micro_batch(question) if best.safe else None,
-        longest_sequence=_longest_sequence(question) if best.safe else None,
+        largest_micro_batch=largest,
+        longest_sequence=longest,
         changes=changes,
         enough=enough,
         notes=(*question.notes, *needs),
@@ -229,9 +233,6 @@ def plan_words(plan: Plan, *axes: str) -> str:
 
 def _likely(training: Training, columns: Columns, constants: Constants) -> Iterator[Columns]:
     """Of many plans those that are expected to fit, some at a time, the fastest first; at last the leanest."""
-    if len(columns["tp"]) <= TOGETHER:
-        yield columns
-        return
     peak = log_peak(training, columns, constants)
     samples = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
     cost = peak if missing(training) else log_step(training, columns, constants) - np.log(samples)
@@ -242,12 +243,6 @@ def _likely(training: Training, columns: Columns, constants: Constants) -> Itera
     yield rows(columns, np.argsort(peak)[:TOGETHER])
 
 
-def _layouts(space: Space) -> dict[str, Any]:
-    """The plans of the least micro-batch: each layout once, but for the micro-batch."""
-    sizes = space.columns["micro_batch_size"]
-    return dict(rows(space.columns, sizes == sizes.min()))
-
-
 def _largest(values: Sequence[int], setting_of: Callable[[int], Setting]) -> Setting | None:
     """The setting of the last of ascending values for which a plan is safe, as memory grows with them."""
     low, high, known = -1, len(values), None
@@ -256,20 +251,6 @@ def _largest(values: Sequence[int], setting_of: Callable[[int], Setting]) -> Set
         setting = setting_of(values[middle])
         low, high, known = (middle, high, setting) if setting.safe else (low, middle, known)
     return known
-
-
-def _largest_micro_batch(question: FitQuestion) -> Setting | None:
-    """Whatever the global batch is: a step has one such micro-batch, or as many as a pipeline has stages."""
-    layouts = _layouts(question.space)
-    layouts["grad_accum_steps"] = layouts["pp"]
-    sizes = np.ones_like(layouts["pp"])
-    return _largest(MICRO_BATCHES, lambda size: question.best({**layouts, "micro_batch_size": size * sizes}))
-
-
-def _longest_sequence(question: FitQuestion) -> Setting | None:
-    """Of rows that are all as long, in the least micro-batch."""
-    layouts, recipe = _layouts(question.space), replace(question.spec.training, mean_tokens=0)
-    return _largest(SEQUENCES, lambda tokens: question.best(layouts, recipe, tokens))
 
 
 def _changes(question: FitQuestion, own: Setting) -> tuple[Setting, ...]:
