@@ -311,6 +311,8 @@ export interface components {
                     };
                     /** @default null */
                     power_w: number | null;
+                    /** @default false */
+                    shares_host_memory: boolean;
                     sustained_flops?: {
                         [key: string]: number;
                     };
@@ -429,6 +431,8 @@ export interface components {
                     };
                     /** @default null */
                     power_w: number | null;
+                    /** @default false */
+                    shares_host_memory: boolean;
                     sustained_flops?: {
                         [key: string]: number;
                     };
@@ -1081,6 +1085,8 @@ export interface components {
                 [key: string]: number;
             };
             power_w?: number | null;
+            /** @default false */
+            shares_host_memory: boolean;
             sustained_flops?: {
                 [key: string]: number;
             };
