@@ -15,7 +15,7 @@ from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.recipe import Optimizer
 from meshtune.tuner.campaign.spec import workload_of
 from meshtune.tuner.cli.render.fit import prediction_lines
-from meshtune.tuner.prediction.fit import Effect, fit, plan_words
+from meshtune.tuner.prediction.fit import NUMERICS, TRAINED, fit, plan_words
 from meshtune.tuner.prediction.memory_needs import SURE
 from meshtune.tuner.prediction.predict import Basis, foresee, training_of
 from meshtune.tuner.specs.document import InvalidSpec
@@ -86,11 +86,11 @@ def test_each_change_is_true_of_the_setting_that_it_changes():
     assert lean.prediction.peak_bytes.value == pytest.approx(alone.memory.peak_bytes[0])
     assert lean.gain_bytes == pytest.approx(own.peak_bytes.value - alone.memory.peak_bytes[0])
     assert lean.time_share == pytest.approx(alone.time.step_s[0] / own.speed.step_s.value - 1)
-    assert lean.effect is Effect.NUMERICS
+    assert lean.effect == NUMERICS
     again = by_words["full recomputation"]
     assert again.gain_bytes > 0 < again.time_share
-    assert again.effect is Effect.NONE
-    order = [(change.effect is Effect.TRAINED, round(change.time_share, 2)) for change in found.changes]
+    assert again.effect == ""
+    order = [(change.effect == TRAINED, round(change.time_share, 2)) for change in found.changes]
     assert order == sorted(order)
     assert order[-1][0]
     assert {change.prediction.plan for change in found.changes if change.words.startswith("8-bit")} == {own.plan}
@@ -106,6 +106,15 @@ def test_where_nothing_fits_the_smallest_change_does():
     assert found.enough.prediction.p_fits >= SURE
     first = next((change for change in found.changes if change.safe), None)
     assert first is None or found.enough == first
+
+
+def test_the_nearest_of_those_far_away_is_the_leanest():
+    asked = question(model="openai/gpt-oss-20b", on="4090", method="qlora", program="fsdp")
+    found = fit(asked)
+    assert not found.fits
+    assert found.best.prediction.peak_bytes.value == pytest.approx(
+        predicted(asked, asked.space.columns).memory.peak_bytes.min()
+    )
 
 
 def test_where_no_recipe_helps_more_devices_are_named():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import chain
 from typing import Any
 
@@ -31,7 +30,7 @@ MICRO_BATCHES = range(1, 2**10 + 1)
 # To 4 Mi tokens.
 SEQUENCES = range(2**8, 2**22 + 1, 2**8)
 # Of the plans that may fit so many are judged with their spread at a time, the fastest first.
-TOGETHER = 256
+TOGETHER = 64
 # No usual node has a host with more memory: 2 TB in a DGX H100 and in AWS' p5.
 MOST_HOST_BYTES = 2**41
 # A change that frees less than this share of the peak helps nobody.
@@ -39,16 +38,10 @@ LEAST_GAIN = 0.01
 TOKENS = 1e9
 # Axes of a plan, in the order in which changes are told that cost the same; what is left of it follows from the others.
 _AXES = ("recompute", "micro_batch_size", "zero_stage", "zero_group", "tp", "cp", "pp", "ep")
+# What a change does beside memory and time.
+NUMERICS, TRAINED = "changes numerics", "changes what is trained"
 _DERIVED = ("dp", "grad_accum_steps")
 _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)", "ZeRO 3 (FULL_SHARD)")
-
-
-class Effect(StrEnum):
-    """What a change does beside memory and time."""
-
-    NONE = "none"
-    NUMERICS = "changes numerics"
-    TRAINED = "changes what is trained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +61,7 @@ class Setting:
     phases_bytes: Mapping[Phase, float]
     price_per_1e9_tokens: float | None
     wh_per_1e9_tokens: float | None
-    effect: Effect = Effect.NONE
+    effect: str = ""
     gain_bytes: float = 0.0
     time_share: float | None = None
 
@@ -76,7 +69,7 @@ class Setting:
     def safe(self) -> bool:
         return self.prediction.p_fits >= SURE and self.prediction.host_optimizer_bytes <= MOST_HOST_BYTES
 
-    def against(self, own: Setting, words: str, effect: Effect = Effect.NONE) -> Setting:
+    def against(self, own: Setting, words: str, effect: str = "") -> Setting:
         """As a change of another setting."""
         speed, before = self.prediction.speed, own.prediction.speed
         return replace(
@@ -121,7 +114,8 @@ class FitQuestion:
                     safe_speed = np.where(outlook.fits >= SURE, outlook.score / outlook.fits, 0.0)
                     if safe_speed.any():
                         break
-            row = int(np.argmax(safe_speed if safe_speed.any() else outlook.fits))
+            nearest = np.lexsort((outlook.memory.peak_bytes, -outlook.fits.round(3)))[0]
+            row = int(np.argmax(safe_speed) if safe_speed.any() else nearest)
             found.append((safe_speed[row], outlook.fits[row], -tokens, outlook, row))
         *_, outlook, row = max(found, key=lambda one: one[:3])
         one, cluster = rows(outlook.columns, slice(row, row + 1)), self.spec.cluster
@@ -234,12 +228,13 @@ def plan_words(plan: Plan, *axes: str) -> str:
 def _likely(training: Training, columns: Columns, constants: Constants) -> Iterator[Columns]:
     """Of many plans those that are expected to fit, some at a time, the fastest first; at last the leanest."""
     peak = log_peak(training, columns, constants)
-    samples = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"]
-    cost = peak if missing(training) else log_step(training, columns, constants) - np.log(samples)
-    within = np.flatnonzero(peak <= np.log(usable_bytes(training)))
-    within = within[np.argsort(cost[within])]
-    for start in range(0, len(within), TOGETHER):
-        yield rows(columns, within[start : start + TOGETHER])
+    within = peak <= np.log(usable_bytes(training))
+    c, cost = rows(columns, within), peak[within]
+    if not missing(training):
+        cost = log_step(training, c, constants) - np.log(c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"])
+    order = np.argsort(cost)
+    for start in range(0, len(order), TOGETHER):
+        yield rows(c, order[start : start + TOGETHER])
     yield rows(columns, np.argsort(peak)[:TOGETHER])
 
 
@@ -271,21 +266,21 @@ def _changes(question: FitQuestion, own: Setting) -> tuple[Setting, ...]:
             found.append(changed.against(own, plan_words(changed.prediction.plan, axis)))
     found += _of_recipe(question, own, alone)
     helpful = [one for one in found if one.gain_bytes >= LEAST_GAIN * own.prediction.peak_bytes.value]
-    return tuple(sorted(helpful, key=lambda one: (one.effect is Effect.TRAINED, round(one.time_share or 0.0, 2))))
+    return tuple(sorted(helpful, key=lambda one: (one.effect == TRAINED, round(one.time_share or 0.0, 2))))
 
 
 def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterator[Setting]:
     """Changes of the recipe, in the best of these plans that can have them."""
     recipe, program, device = question.spec.training, question.program, question.spec.cluster.device
     lora = {"adapter": recipe.adapter or Adapter(), "frozen_layers": 0, "frozen_embedding": False, "frozen_head": False}
-    offered: list[tuple[str, Effect, dict[str, Any]]] = [
-        ("fused loss (Liger, Cut CE)", Effect.NONE, {"fused_loss": True}),
-        ("8-bit optimizer", Effect.NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
-        ("LoRA of rank 16 in place of all weights", Effect.TRAINED, lora),
-        ("LoRA on a base of 4 bits (QLoRA)", Effect.TRAINED, {**lora, "base_bits": 4}),
-        ("activations offloaded", Effect.NONE, {"offload_activations": True}),
-        ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
-        ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
+    offered: list[tuple[str, str, dict[str, Any]]] = [
+        ("fused loss (Liger, Cut CE)", "", {"fused_loss": True}),
+        ("8-bit optimizer", NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
+        ("LoRA of rank 16 in place of all weights", TRAINED, lora),
+        ("LoRA on a base of 4 bits (QLoRA)", TRAINED, {**lora, "base_bits": 4}),
+        ("activations offloaded", "", {"offload_activations": True}),
+        ("optimizer offloaded", "", {"offload": Offload.OPTIMIZER}),
+        ("optimizer and weights offloaded", "", {"offload": Offload.WEIGHTS}),
     ]
     shared = device.shares_host_memory or device.kind is DeviceKind.CPU
     stages = np.where(columns["dp"] * columns["cp"] > 1, columns["zero_stage"], program.get("stage_alone", 0))
@@ -295,7 +290,7 @@ def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterato
         able &= program.get("quantizes", True) or "base_bits" not in fields
         able &= not shared or "offloaded" not in words
         if able.any():
-            kind = Effect.NUMERICS if effect is Effect.TRAINED and recipe.adapter else effect
+            kind = NUMERICS if effect == TRAINED and recipe.adapter else effect
             changed = question.best(rows(columns, able), replace(recipe, **fields))
             host = changed.prediction.host_optimizer_bytes
             most = f", more than {gibibytes(MOST_HOST_BYTES)}" * (host > MOST_HOST_BYTES)

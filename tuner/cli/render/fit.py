@@ -11,7 +11,7 @@ from rich.text import Text
 
 from meshtune.tuner.campaign.units import gibibytes, interval_s, number, percent, seconds
 from meshtune.tuner.cli.render.terminal import new_table
-from meshtune.tuner.prediction.fit import Effect, Fit, Setting
+from meshtune.tuner.prediction.fit import Fit, Setting
 from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED, SURE
 from meshtune.tuner.prediction.predict import Prediction
 
@@ -28,10 +28,10 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield Text(f"\nnothing fits with P(fits) {percent(SURE)}", style="red")
     yield from _setting("the fastest that is safe" if fit.fits else "the nearest", best)
     if enough is not None:
-        parts = filter(None, [_peak(enough), _time(enough), _effect(enough)])
+        parts = filter(None, [_peak(enough), _time(enough), enough.effect])
         yield Text(f"it would fit with {enough.words}: {', '.join(parts)}", style="bold")
     elif not fit.fits:
-        yield Text("no change that is known, nor more devices, would make it fit", style="bold")
+        yield Text("no change that is known would make it fit", style="bold")
     if (most := fit.largest_micro_batch) is not None:
         yield Text(f"largest micro-batch: {most.prediction.plan.micro_batch_size:,}: {_peak(most)}: {most.words}")
     if (most := fit.longest_sequence) is not None:
@@ -70,7 +70,7 @@ def prediction_lines(own: Prediction) -> list[str]:
 
 def _chance(own: Prediction) -> str:
     """Rounded down, as less than 90 % is not safe."""
-    return percent(floor(1000 * own.p_fits) / 1000 if own.p_fits < 0.1 else floor(100 * own.p_fits) / 100)
+    return percent(own.p_fits if own.p_fits < 0.1 else floor(100 * own.p_fits) / 100)
 
 
 def _sizes(parts: Mapping[Any, float]) -> str:
@@ -101,15 +101,11 @@ def _time(change: Setting) -> str:
     return "" if change.time_share is None else f"{round(100 * change.time_share) or 0:+d} %"
 
 
-def _effect(change: Setting) -> str:
-    return "" if change.effect is Effect.NONE else str(change.effect)
-
-
 def _changes(fit: Fit) -> Table:
     own = "your setting" if fit.given is not None else "it"
     numbers = ("peak", "freed", "P(fits)", "step")
     table = new_table(f"What to change in {own}, each alone", "change", *numbers, "", right=numbers)
     for one in fit.changes:
         sizes = (gibibytes(int(size)) for size in (one.prediction.peak_bytes.value, one.gain_bytes))
-        table.add_row(one.words, *sizes, _chance(one.prediction), _time(one), _effect(one))
+        table.add_row(one.words, *sizes, _chance(one.prediction), _time(one), one.effect)
     return table
