@@ -7,7 +7,7 @@ import { defineConfig } from "vitest/config";
 const OUT = "../static";
 
 /** What the scripts and looks of all pages together may weigh, as gzip packs them. */
-const MAX_BYTES = 65_000;
+const MAX_BYTES = 67_000;
 
 /** Beside each file its .gz and .br, which api/static_files.py sends to browsers that take them. */
 function compressed(): Plugin {
