@@ -74,9 +74,7 @@ def fit(
             micro_batch=micro_batch,
             rank=rank,
             optimizer=optimizer,
-            lengths=None
-            if lengths is None
-            else read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""],
+            lengths=lengths and (read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""]),
             price=price,
         )
         if not what:
