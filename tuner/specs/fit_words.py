@@ -179,7 +179,8 @@ def _of_adapter(file: Path) -> tuple[str, dict[str, Any], list[str]]:
     targets, unknown = targets_of(named)
     adapter = {"rank": config.get("r", 8), "targets": targets, "dora": config.get("use_dora") is True}
     saved = config.get("modules_to_save")
-    ends = {str(name).rpartition(".")[2] for name in saved or ()} & {"embed_tokens", "lm_head"}
+    whole_modules = map(str, saved) if isinstance(saved, list) else ()
+    ends = {name.rpartition(".")[2] for name in whole_modules} & {"embed_tokens", "lm_head"}
     told = f"{file.name}: target_modules {unknown}: all linear products are counted"
     return base, {"adapter": adapter, "trained_ends": bool(ends)}, [told] if unknown else []
 
