@@ -103,6 +103,8 @@ class DeviceSpec(Closed):
     kind: DeviceKind
     # With driver and context; on a CPU the share of the machine that a rank gets, and the built-in trainer keeps to.
     memory_bytes: Some
+    # It is the host's memory as well, so that nothing can be offloaded; a CPU's always is.
+    shares_host_memory: bool = False
     # Dense peak in FLOP/s by number format, such as `{bfloat16: 9.89e14}`.
     peak_flops: dict[str, Rate] = field(default_factory=dict)
     # Measured FLOP/s of large matrix products by number format.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from command_lab import run_meshtune
 
@@ -13,11 +14,21 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.constants import UNCALIBRATED
 from meshtune.search_spaces.recipe import Optimizer
 from meshtune.tuner.campaign.spec import workload_of
-from meshtune.tuner.prediction.fit import Effect, fit
+from meshtune.tuner.cli.render.fit import prediction_lines
+from meshtune.tuner.prediction.fit import NUMERICS, TRAINED, fit, plan_words
 from meshtune.tuner.prediction.memory_needs import SURE
 from meshtune.tuner.prediction.predict import Basis, foresee, training_of
 from meshtune.tuner.specs.document import InvalidSpec
-from meshtune.tuner.specs.fit_words import PROGRAMS, FitWords, answer, question_of, said, spec_document, targets_of
+from meshtune.tuner.specs.fit_words import (
+    PROGRAMS,
+    FitWords,
+    answer,
+    document_here,
+    question_of,
+    said,
+    spec_document,
+    targets_of,
+)
 from meshtune.tuner.specs.read import read_spec
 
 WORDS = FitWords(model="qwen3-8b", on="8xH100", seq=4096)
@@ -25,7 +36,7 @@ WORDS = FitWords(model="qwen3-8b", on="8xH100", seq=4096)
 
 def question(**words):
     own = replace(WORDS, **words)
-    return question_of(spec_document(own), own)
+    return question_of(*spec_document(own), own)
 
 
 def fitted(**words):
@@ -75,11 +86,11 @@ def test_each_change_is_true_of_the_setting_that_it_changes():
     assert lean.prediction.peak_bytes.value == pytest.approx(alone.memory.peak_bytes[0])
     assert lean.gain_bytes == pytest.approx(own.peak_bytes.value - alone.memory.peak_bytes[0])
     assert lean.time_share == pytest.approx(alone.time.step_s[0] / own.speed.step_s.value - 1)
-    assert lean.effect is Effect.NUMERICS
+    assert lean.effect == NUMERICS
     again = by_words["full recomputation"]
     assert again.gain_bytes > 0 < again.time_share
-    assert again.effect is Effect.NONE
-    order = [(change.effect is Effect.TRAINED, round(change.time_share, 2)) for change in found.changes]
+    assert again.effect == ""
+    order = [(change.effect == TRAINED, round(change.time_share, 2)) for change in found.changes]
     assert order == sorted(order)
     assert order[-1][0]
     assert {change.prediction.plan for change in found.changes if change.words.startswith("8-bit")} == {own.plan}
@@ -95,6 +106,15 @@ def test_where_nothing_fits_the_smallest_change_does():
     assert found.enough.prediction.p_fits >= SURE
     first = next((change for change in found.changes if change.safe), None)
     assert first is None or found.enough == first
+
+
+def test_the_nearest_of_those_far_away_is_the_leanest():
+    asked = question(model="openai/gpt-oss-20b", on="4090", method="qlora", program="fsdp")
+    found = fit(asked)
+    assert not found.fits
+    assert found.best.prediction.peak_bytes.value == pytest.approx(
+        predicted(asked, asked.space.columns).memory.peak_bytes.min()
+    )
 
 
 def test_where_no_recipe_helps_more_devices_are_named():
@@ -212,9 +232,12 @@ def test_over_the_network_no_file_of_the_server_is_read(tmp_path, monkeypatch):
 
 
 def test_targets_of_peft_are_products():
-    assert targets_of(["q_proj", "model.layers.0.v_proj"]) == ["q", "v"]
-    assert targets_of(["qkv_proj", "o_proj"]) == ["q", "k", "v", "o"]
-    assert targets_of("all-linear") == ["q", "k", "v", "o", "gate", "up", "down"]
+    every = ["q", "k", "v", "o", "gate", "up", "down"]
+    assert targets_of(["q_proj", "model.layers.0.v_proj"]) == (["q", "v"], "")
+    assert targets_of(["qkv_proj", "o_proj"]) == (["q", "k", "v", "o"], "")
+    assert targets_of("all-linear") == (every, "")
+    assert targets_of(".*attn.*") == (every, ".*attn.*")
+    assert targets_of(["q_proj", "w_query"]) == (every, "w_query")
 
 
 def test_a_spec_without_a_command_is_counted_and_not_run(tmp_path):
@@ -231,7 +254,7 @@ def test_a_spec_without_a_command_is_counted_and_not_run(tmp_path):
 
 
 def test_the_abilities_without_a_command_are_those_of_the_profile():
-    document = {**spec_document(WORDS), "workload": {"kind": "command", "framework": "megatron-core-bfloat16"}}
+    document = {**spec_document(WORDS)[0], "workload": {"kind": "command", "framework": "megatron-core-bfloat16"}}
     spec, space = read_spec({**document, "space": {}}, None)
     assert {1} != {int(tp) for tp in space.columns["tp"]}
     assert workload_of(spec).framework.name == "Megatron-Core, bf16"
@@ -316,3 +339,142 @@ def test_estimate_takes_the_same_words(tmp_path):
     assert "on 4 x A100-SXM-80GB" in launch.out
     refused = run_meshtune(tmp_path, "estimate", "none.yaml")
     assert "none.yaml: No such file" in refused.err
+
+
+def changes_of(found):
+    return {change.words.partition(" (")[0]: change for change in found.changes}
+
+
+DDP = """#!/bin/bash
+torchrun --nproc_per_node 8 -m trl.scripts.sft --model_name_or_path meta-llama/Llama-3.1-8B \\
+    --dataset_name trl-lib/Capybara --bf16 --max_length 2048 --per_device_train_batch_size 1 \\
+    --gradient_accumulation_steps 8 --gradient_checkpointing --output_dir out
+"""
+
+
+def test_a_launch_under_ddp_is_offered_sharding_and_no_offload(tmp_path):
+    (tmp_path / "full.sh").write_text(DDP)
+    done = run_meshtune(tmp_path, "fit", "full.sh", "--on", "8xA100", "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)["fit"]
+    assert not found["fits"]
+    by_stage = {change["prediction"]["plan"]["zero_stage"]: change for change in found["changes"]}
+    assert {*by_stage} == {0, 2, 3}
+    whole, kept, cut = (by_stage[stage]["prediction"]["memory_parts_bytes"] for stage in (0, 2, 3))
+    assert cut["optimizer"] == pytest.approx(
+        found["given"]["prediction"]["memory_parts_bytes"]["optimizer"] / 8, rel=0.01
+    )
+    assert cut["weights"] < kept["weights"] < whole["weights"] * 8
+    assert "(FULL_SHARD) over 8 devices" in by_stage[3]["words"]
+    assert found["enough"]["prediction"]["plan"]["zero_stage"] in (2, 3)
+    assert not any("offloaded" in change["words"] for change in found["changes"])
+
+
+def test_an_offload_is_offered_where_the_setting_can_have_it():
+    kinds = {"optimizer offloaded", "optimizer and weights offloaded"}
+    for program, on, offered in (
+        ("fsdp", "4xA100", {"optimizer and weights offloaded"}),
+        ("fsdp", "A100", set()),
+        ("deepspeed", "4xA100", kinds),
+        ("deepspeed", "A100", kinds),
+        ("megatron", "4xA100", {"optimizer offloaded"}),
+        ("unsloth", "4xA100", set()),
+        ("deepspeed", "GB10", set()),
+    ):
+        found = fitted(program=program, on=on, micro_batch=1)
+        assert kinds & changes_of(found).keys() == offered, (program, on)
+    asked = question(program="deepspeed", on="4xA100", micro_batch=1)
+    second = replace(asked, spec=replace(asked.spec, baseline=replace(asked.spec.baseline, zero_stage=2)))
+    assert kinds & changes_of(fit(second)).keys() == {"optimizer offloaded"}
+
+
+def test_memory_that_is_the_hosts_takes_nothing_from_the_device():
+    shared = changes_of(fitted(on="GB10", seq=8192, micro_batch=1))
+    assert "8-bit optimizer" in shared
+    assert not any("offloaded" in words for words in shared)
+    assert "activations offloaded" in changes_of(fitted(on="T4", seq=2048, method="qlora"))
+
+
+def test_an_offload_that_no_host_holds_is_told_and_not_safe():
+    found = fitted(model="llama3-405b", on="8xH200", program="deepspeed", seq=512, micro_batch=1)
+    heavy = changes_of(found)["optimizer and weights offloaded"]
+    assert heavy.prediction.host_optimizer_bytes > 2**41
+    assert heavy.prediction.p_fits >= SURE
+    assert not heavy.safe
+    assert "more than 2048.00 GiB" in heavy.words
+
+
+def test_a_program_without_4_bits_is_offered_none():
+    quantized = {"LoRA on a base of 4 bits"}
+    offered = {
+        name for name in PROGRAMS if quantized & changes_of(fitted(program=name, on="H100", micro_batch=1)).keys()
+    }
+    assert PROGRAMS.keys() - offered == {"megatron", "torchtitan"}
+
+
+@pytest.mark.parametrize("card", ["T4", "V100"])
+def test_a_card_without_bfloat16_computes_in_float16(card):
+    asked = question(model="qwen3-0.6b", on=card)
+    assert training_of(asked.spec).framework.dtype == "float16"
+    found = fit(asked)
+    assert found.best.prediction.speed is not None
+    assert any("float16 is taken" in note for note in found.notes)
+    assert training_of(question(on="A100").spec).framework.dtype == "bfloat16"
+
+
+def test_a_chance_below_the_limit_is_not_printed_as_the_limit():
+    one = fitted().best.prediction
+    near, safe = (next(iter(prediction_lines(replace(one, p_fits=chance)))) for chance in (0.8996, SURE))
+    assert near.endswith("P(fits) 89 %")
+    assert safe.endswith("P(fits) 90 %")
+
+
+def test_the_words_of_an_adapter_are_counted_or_refused(tmp_path):
+    file = tmp_path / "adapter_config.json"
+
+    def written(**config):
+        file.write_text(json.dumps({"base_model_name_or_path": "meta-llama/Llama-3.1-8B", "r": 8, **config}))
+        return {
+            str(place): question_of(*document_here(FitWords(model=str(place), on="8xH100")), WORDS)
+            for place in (tmp_path, file)
+        }
+
+    folder, same = written(modules_to_save=["embed_tokens", "lm_head"], target_modules=["q_proj"]).values()
+    assert folder.spec.training == same.spec.training
+    assert folder.spec.training.trained_ends
+    assert not folder.notes
+    pattern = written(target_modules=".*attn.*")[str(file)]
+    assert not pattern.spec.training.trained_ends
+    assert len(pattern.spec.training.adapter.targets) == 7
+    assert "all linear products are counted" in pattern.notes[0]
+    with pytest.raises(InvalidValue, match="peft_type: IA3"):
+        written(peft_type="IA3")
+
+
+def test_a_tower_is_told():
+    notes = fitted(model="Qwen/Qwen2.5-VL-7B-Instruct", method="lora").notes
+    assert any("tower's 0.677e9 weights are counted" in note and "images are not" in note for note in notes)
+
+
+def test_experts_of_plain_transformers_are_not_quantized():
+    weights = {
+        program: fitted(model="openai/gpt-oss-20b", on="H100", method="qlora", program=program, micro_batch=1).given
+        for program in ("trl", "unsloth")
+    }
+    sizes = {name: one.prediction.memory_parts_bytes["weights"] for name, one in weights.items()}
+    assert sizes["trl"] > 2.5 * sizes["unsloth"]
+
+
+def test_many_plans_are_judged_as_if_each_were():
+    asked = question(model="deepseek-v3", on="512xH100", program="megatron", batch=4096)
+    columns = asked.space.columns
+    assert len(asked.space) > 10_000
+    every = predicted(asked, columns)
+    speed = np.where(every.fits >= SURE, every.score / every.fits, 0)
+    assert asked.best(columns).prediction.speed.tokens_per_s.value == pytest.approx(speed.max())
+
+
+def test_a_step_of_one_micro_batch_is_not_accumulated():
+    plan = fitted(micro_batch=8).given.prediction.plan
+    assert plan.grad_accum_steps == 1
+    assert "accumulated" not in plan_words(plan)

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import Columns, columns_of, rows, value_of
+from meshtune.search_spaces.physics.constants import Constants
+from meshtune.search_spaces.physics.estimate import log_peak, log_step
 from meshtune.search_spaces.physics.memory import Phase, phases
+from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
 from meshtune.search_spaces.recipe import Adapter, Offload, Optimizer, Recipe
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.campaign.spec import CampaignSpec
-from meshtune.tuner.prediction.memory_needs import SURE, memory_needs
+from meshtune.tuner.campaign.spec import CampaignSpec, space_of
+from meshtune.tuner.campaign.units import gibibytes
+from meshtune.tuner.prediction.memory_needs import MAX_TIMES_NODES, SURE, sure_plans
 from meshtune.tuner.prediction.predict import Basis, Prediction, foresee, training_of
 
 # "OOM after hundreds of steps": of a hundred micro-batches one has a row that is longer.
@@ -25,21 +29,19 @@ LONGEST = 0.99
 MICRO_BATCHES = range(1, 2**10 + 1)
 # To 4 Mi tokens.
 SEQUENCES = range(2**8, 2**22 + 1, 2**8)
+# Of the plans that may fit so many are judged with their spread at a time, the fastest first.
+TOGETHER = 64
+# No usual node has a host with more memory: 2 TB in a DGX H100 and in AWS' p5.
+MOST_HOST_BYTES = 2**41
 # A change that frees less than this share of the peak helps nobody.
 LEAST_GAIN = 0.01
 TOKENS = 1e9
 # Axes of a plan, in the order in which changes are told that cost the same; what is left of it follows from the others.
 _AXES = ("recompute", "micro_batch_size", "zero_stage", "zero_group", "tp", "cp", "pp", "ep")
+# What a change does beside memory and time.
+NUMERICS, TRAINED = "changes numerics", "changes what is trained"
 _DERIVED = ("dp", "grad_accum_steps")
 _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)", "ZeRO 3 (FULL_SHARD)")
-
-
-class Effect(StrEnum):
-    """What a change does beside memory and time."""
-
-    NONE = "none"
-    NUMERICS = "changes numerics"
-    TRAINED = "changes what is trained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +61,15 @@ class Setting:
     phases_bytes: Mapping[Phase, float]
     price_per_1e9_tokens: float | None
     wh_per_1e9_tokens: float | None
-    effect: Effect = Effect.NONE
+    effect: str = ""
     gain_bytes: float = 0.0
     time_share: float | None = None
 
     @property
     def safe(self) -> bool:
-        return self.prediction.p_fits >= SURE
+        return self.prediction.p_fits >= SURE and self.prediction.host_optimizer_bytes <= MOST_HOST_BYTES
 
-    def against(self, own: Setting, words: str, effect: Effect = Effect.NONE) -> Setting:
+    def against(self, own: Setting, words: str, effect: str = "") -> Setting:
         """As a change of another setting."""
         speed, before = self.prediction.speed, own.prediction.speed
         return replace(
@@ -81,12 +83,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitQuestion:
-    """spec: its baseline is the user's setting, None where nobody has one. space: of the spec. lengths: tokens of rows,
-    from which the longest one of a micro-batch follows; empty: all rows are as long as the model's seq_len. notes: as
-    of Fit."""
+    """spec: its baseline is the user's setting, None where nobody has one. space: of the spec. program: the stages of
+    ZeRO and the offload that it has, as [fit] in runners/programs/profiles/table.toml has them; empty: not known.
+    lengths: tokens of rows, from which the longest one of a micro-batch follows; empty: all rows are as long as the
+    model's seq_len. notes: as of Fit."""
 
     spec: CampaignSpec
     space: Space
+    program: Mapping[str, Any] = field(default_factory=dict)
     lengths: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     basis: Basis = field(default_factory=Basis)
@@ -98,15 +102,20 @@ class FitQuestion:
         sizes = columns["micro_batch_size"]
         groups = [(sizes > 0, seq_len or training.model.seq_len)]
         if self.lengths and not seq_len:
-            longest = {size: self._longest(int(size) * training.recipe.rows_per_sample) for size in np.unique(sizes)}
-            groups = [(sizes == size, tokens) for size, tokens in longest.items()]
+            shares = {size: LONGEST ** (1 / (size * training.recipe.rows_per_sample)) for size in np.unique(sizes)}
+            longest = {size: np.quantile(self.lengths, share, method="higher") for size, share in shares.items()}
+            groups = [(sizes == size, min(int(most), training.model.seq_len)) for size, most in longest.items()]
         found = []
         for some, tokens in groups:
             own = replace(training, model=replace(training.model, seq_len=tokens))
             with np.errstate(all="ignore"):
-                outlook = foresee(own, rows(columns, some), self.basis.calibration)
-            safe_speed = np.where(outlook.fits >= SURE, outlook.score / outlook.fits, 0.0)
-            row = int(np.argmax(safe_speed if safe_speed.any() else outlook.fits))
+                for plans in _likely(own, rows(columns, some), self.basis.calibration.constants):
+                    outlook = foresee(own, plans, self.basis.calibration)
+                    safe_speed = np.where(outlook.fits >= SURE, outlook.score / outlook.fits, 0.0)
+                    if safe_speed.any():
+                        break
+            nearest = np.lexsort((outlook.memory.peak_bytes, -outlook.fits.round(3)))[0]
+            row = int(np.argmax(safe_speed) if safe_speed.any() else nearest)
             found.append((safe_speed[row], outlook.fits[row], -tokens, outlook, row))
         *_, outlook, row = max(found, key=lambda one: one[:3])
         one, cluster = rows(outlook.columns, slice(row, row + 1)), self.spec.cluster
@@ -126,11 +135,6 @@ class FitQuestion:
             price_per_1e9_tokens=hours and cluster.device_hour_price and hours * cluster.device_hour_price,
             wh_per_1e9_tokens=hours and cluster.device.power_w and hours * cluster.device.power_w,
         )
-
-    def _longest(self, row_count: int) -> int:
-        """Tokens of the longest one of so many rows."""
-        longest = np.quantile(self.lengths, LONGEST ** (1 / row_count), method="higher")
-        return min(int(longest), self.spec.model.seq_len)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,23 +174,43 @@ def fit(question: FitQuestion) -> Fit:
     given = None if spec.baseline is None else question.best(columns_of([spec.baseline]))
     start = given or best
     changes = _changes(question, start)
-    # Else of the recipe, in any layout.
-    more = chain(changes, () if best.safe else _of_recipe(question, start, _layouts(space)))
-    enough = None if best.safe else next((one for one in more if one.safe), None)
-    needs = () if best.safe or enough else memory_needs(space, training_of(spec), basis.calibration)
+    # Each layout once, in the least micro-batch; a step has one of the largest, or as many as a pipeline has stages.
+    sizes = space.columns["micro_batch_size"]
+    layouts = rows(space.columns, sizes == sizes.min())
+    free, ones = {**layouts, "grad_accum_steps": layouts["pp"]}, np.ones_like(layouts["pp"])
+    even = replace(spec.training, mean_tokens=0)
+    largest = longest = enough = None
+    if best.safe:
+        largest = _largest(MICRO_BATCHES, lambda size: question.best({**free, "micro_batch_size": size * ones}))
+        longest = _largest(SEQUENCES, lambda tokens: question.best(layouts, even, tokens))
+    else:  # of the recipe, in any layout
+        enough = next((one for one in chain(changes, _of_recipe(question, start, layouts)) if one.safe), None)
+    needs = [] if best.safe or enough else [_devices_needed(question)]
     return Fit(
         cluster=f"{spec.cluster.devices} x {spec.cluster.device.name}",
         seq_len=spec.model.seq_len,
         fits=best.safe,
         best=best,
         given=given,
-        largest_micro_batch=_largest_micro_batch(question) if best.safe else None,
-        longest_sequence=_longest_sequence(question) if best.safe else None,
+        largest_micro_batch=largest,
+        longest_sequence=longest,
         changes=changes,
         enough=enough,
         notes=(*question.notes, *needs),
         basis=basis.judged(training_of(spec), [best.prediction.speed]).words,
     )
+
+
+def _devices_needed(question: FitQuestion) -> str:
+    """How many times the nodes would hold the training, with as many rows for each device."""
+    spec, times = question.spec, 1
+    while times < MAX_TIMES_NODES:
+        times *= 2
+        cluster = replace(spec.cluster, nodes=spec.cluster.nodes * times)
+        wide = replace(spec, cluster=cluster, global_batch_size=times * (spec.global_batch_size or 1), baseline=None)
+        if sure_plans(space_of(wide), training_of(wide), question.basis.calibration):
+            return f"{cluster.devices} such devices ({cluster.nodes} nodes) would hold it"
+    return f"nor would up to {MAX_TIMES_NODES} times the nodes"
 
 
 def plan_words(plan: Plan, *axes: str) -> str:
@@ -196,14 +220,22 @@ def plan_words(plan: Plan, *axes: str) -> str:
     if plan.dp * plan.cp > 1:
         words["zero_stage"] = f"{_ZERO[plan.zero_stage]}{f' over {ranks} devices' * (plan.zero_stage > 0)}"
     words["recompute"] = "no recomputation" if plan.recompute is Recompute.NONE else f"{plan.recompute} recomputation"
-    words["micro_batch_size"] = f"micro-batch {plan.micro_batch_size}, accumulated {plan.grad_accum_steps} times"
+    accumulated = f", accumulated {plan.grad_accum_steps} times" * (plan.grad_accum_steps > 1)
+    words["micro_batch_size"] = f"micro-batch {plan.micro_batch_size}{accumulated}"
     return ", ".join(words.get(axis, f"{axis} {getattr(plan, axis)}") for axis in axes or words)
 
 
-def _layouts(space: Space) -> dict[str, Any]:
-    """The plans of the least micro-batch: each layout once, but for the micro-batch."""
-    sizes = space.columns["micro_batch_size"]
-    return dict(rows(space.columns, sizes == sizes.min()))
+def _likely(training: Training, columns: Columns, constants: Constants) -> Iterator[Columns]:
+    """Of many plans those that are expected to fit, some at a time, the fastest first; at last the leanest."""
+    peak = log_peak(training, columns, constants)
+    within = peak <= np.log(usable_bytes(training))
+    c, cost = rows(columns, within), peak[within]
+    if not missing(training):
+        cost = log_step(training, c, constants) - np.log(c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"])
+    order = np.argsort(cost)
+    for start in range(0, len(order), TOGETHER):
+        yield rows(c, order[start : start + TOGETHER])
+    yield rows(columns, np.argsort(peak)[:TOGETHER])
 
 
 def _largest(values: Sequence[int], setting_of: Callable[[int], Setting]) -> Setting | None:
@@ -216,48 +248,50 @@ def _largest(values: Sequence[int], setting_of: Callable[[int], Setting]) -> Set
     return known
 
 
-def _largest_micro_batch(question: FitQuestion) -> Setting | None:
-    """Whatever the global batch is: a step has one such micro-batch, or as many as a pipeline has stages."""
-    layouts = _layouts(question.space)
-    layouts["grad_accum_steps"] = layouts["pp"]
-    sizes = np.ones_like(layouts["pp"])
-    return _largest(MICRO_BATCHES, lambda size: question.best({**layouts, "micro_batch_size": size * sizes}))
-
-
-def _longest_sequence(question: FitQuestion) -> Setting | None:
-    """Of rows that are all as long, in the least micro-batch."""
-    layouts, recipe = _layouts(question.space), replace(question.spec.training, mean_tokens=0)
-    return _largest(SEQUENCES, lambda tokens: question.best(layouts, recipe, tokens))
-
-
 def _changes(question: FitQuestion, own: Setting) -> tuple[Setting, ...]:
     """Each change alone that frees memory of this setting, as the formulas see it."""
-    every, alone = question.space.columns, columns_of([own.prediction.plan])
+    every, plan = question.space.columns, own.prediction.plan
+    alone = columns_of([plan])
     alike = {axis: every[axis] == alone[axis][0] for axis in PLAN_FIELDS if axis not in _DERIVED}
     found = []
     for axis in _AXES:
         near = np.logical_and.reduce([same for name, same in alike.items() if name != axis]) & ~alike[axis]
-        if near.any():
-            changed = question.best(rows(every, near))
+        tried = [rows(every, near)] if near.any() else []
+        if axis == "zero_stage" and question.program and plan.pp == 1 < plan.dp * plan.cp:
+            # A launch has one stage; its program has others.
+            stages = question.program["space"].get(axis, range(4))
+            tried = [columns_of([replace(plan, zero_stage=one, zero_group=0)]) for one in reversed(stages)]
+        for columns in tried:
+            changed = question.best(columns)
             found.append(changed.against(own, plan_words(changed.prediction.plan, axis)))
     found += _of_recipe(question, own, alone)
     helpful = [one for one in found if one.gain_bytes >= LEAST_GAIN * own.prediction.peak_bytes.value]
-    return tuple(sorted(helpful, key=lambda one: (one.effect is Effect.TRAINED, round(one.time_share or 0.0, 2))))
+    return tuple(sorted(helpful, key=lambda one: (one.effect == TRAINED, round(one.time_share or 0.0, 2))))
 
 
 def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterator[Setting]:
-    """Changes of the recipe, in the best of these plans."""
-    recipe = question.spec.training
+    """Changes of the recipe, in the best of these plans that can have them."""
+    recipe, program, device = question.spec.training, question.program, question.spec.cluster.device
     lora = {"adapter": recipe.adapter or Adapter(), "frozen_layers": 0, "frozen_embedding": False, "frozen_head": False}
-    offered: Sequence[tuple[str, Effect, dict[str, Any]]] = (
-        ("fused loss (Liger, Cut CE)", Effect.NONE, {"fused_loss": True}),
-        ("activations offloaded", Effect.NONE, {"offload_activations": True}),
-        ("optimizer offloaded", Effect.NONE, {"offload": Offload.OPTIMIZER}),
-        ("optimizer and weights offloaded", Effect.NONE, {"offload": Offload.WEIGHTS}),
-        ("8-bit optimizer", Effect.NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
-        ("LoRA of rank 16 in place of all weights", Effect.TRAINED, lora),
-        ("LoRA on a base of 4 bits (QLoRA)", Effect.TRAINED, {**lora, "base_bits": 4}),
-    )
+    offered: list[tuple[str, str, dict[str, Any]]] = [
+        ("fused loss (Liger, Cut CE)", "", {"fused_loss": True}),
+        ("8-bit optimizer", NUMERICS, {"optimizer": Optimizer.ADAMW_8BIT}),
+        ("LoRA of rank 16 in place of all weights", TRAINED, lora),
+        ("LoRA on a base of 4 bits (QLoRA)", TRAINED, {**lora, "base_bits": 4}),
+        ("activations offloaded", "", {"offload_activations": True}),
+        ("optimizer offloaded", "", {"offload": Offload.OPTIMIZER}),
+        ("optimizer and weights offloaded", "", {"offload": Offload.WEIGHTS}),
+    ]
+    shared = device.shares_host_memory or device.kind is DeviceKind.CPU
+    stages = np.where(columns["dp"] * columns["cp"] > 1, columns["zero_stage"], program.get("stage_alone", 0))
     for words, effect, fields in offered:
-        kind = Effect.NUMERICS if effect is Effect.TRAINED and recipe.adapter else effect
-        yield question.best(columns, replace(recipe, **fields)).against(own, words, kind)
+        kept = program.get("offload", {}).get(fields["offload"], ()) if "offload" in fields else range(4)
+        able = np.isin(stages, kept)
+        able &= program.get("quantizes", True) or "base_bits" not in fields
+        able &= not shared or "offloaded" not in words
+        if able.any():
+            kind = NUMERICS if effect == TRAINED and recipe.adapter else effect
+            changed = question.best(rows(columns, able), replace(recipe, **fields))
+            host = changed.prediction.host_optimizer_bytes
+            most = f", more than {gibibytes(MOST_HOST_BYTES)}" * (host > MOST_HOST_BYTES)
+            yield changed.against(own, f"{words}{f' ({gibibytes(int(host))} of a host{most})' * (host > 0)}", kind)

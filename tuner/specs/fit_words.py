@@ -33,13 +33,15 @@ from meshtune.search_spaces.checks import (
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.presets import cluster_on, described, model_presets
 from meshtune.search_spaces.recipe import LINEAR, Optimizer, Target
-from meshtune.tuner.campaign.spec import space_of
+from meshtune.tuner.campaign.spec import space_of, workload_of
 from meshtune.tuner.prediction.fit import FitAnswer, FitQuestion, Setting, fit
 from meshtune.tuner.prediction.memory_needs import sure_plans
 from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.specs.launch_draft import cluster_here, devices_here, draft_launch
 from meshtune.tuner.specs.read import read_spec
 
+# Of a checkpoint of PEFT.
+ADAPTER = "adapter_config.json"
 PROGRAMS: Mapping[str, Mapping[str, Any]] = table_of("meshtune.runners.programs.profiles").lists["fit"]
 SEQ_LEN = 4096
 # Rows of a step, where nobody says how many: a usual number, and at least one for each device.
@@ -98,13 +100,14 @@ def _said(section: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in section.items() if value not in (None, "")}
 
 
-def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
-    """The spec of a model on some devices, without a command. here: names may be of folders of this machine, and its
-    devices are meant where none are named. Raises InvalidValue."""
+def spec_document(words: FitWords, here: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """The spec of a model on some devices, without a command; and what of it is a guess. here: names may be of files of
+    this machine, and its devices are meant where none are named. Raises InvalidValue."""
     program, training, name = PROGRAMS[words.program], _training(words), words.model
-    if here and (file := Path(name) / "adapter_config.json").is_file():
-        base, adapter = _of_adapter(file)
-        training, name = merged({"adapter": adapter}, training), base
+    notes: list[str] = []
+    if here and (file := Path(name.removesuffix(ADAPTER)) / ADAPTER).is_file():
+        name, own, notes = _of_adapter(file)
+        training = merged(own, training)
     if "adapter" in training:
         training = merged({"adapter": program.get("adapter", {})}, training)
     with problems_as(InvalidValue, "model"):
@@ -112,7 +115,7 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
     cluster = _cluster(words, here=here)
     devices, nodes, experts = _devices(cluster), cluster.get("nodes", 1), model.get("experts") or 1
     plain = {"micro_batch_size": words.micro_batch, "zero_stage": program["zero_stage"] if devices > 1 else 0}
-    return {
+    document = {
         "name": "fit",
         "model": {**model, "seq_len": words.seq or max(words.lengths, default=SEQ_LEN)},
         "training": {**program.get("recipe", {}), **training},
@@ -127,6 +130,7 @@ def spec_document(words: FitWords, here: bool = False) -> dict[str, Any]:
         "baseline": plain if words.micro_batch else None,
         "workload": {"kind": "command", "framework": program["framework"]},
     }
+    return document, notes
 
 
 def _devices(cluster: Mapping[str, Any]) -> int:
@@ -159,26 +163,48 @@ def _cluster(words: FitWords, *, here: bool) -> dict[str, Any]:
     return {**section, **_said({"device_hour_price": words.price})}
 
 
-def _of_adapter(file: Path) -> tuple[str, dict[str, Any]]:
-    """The base model of a checkpoint of PEFT, and the section `training.adapter`. Raises InvalidValue."""
+def _of_adapter(file: Path) -> tuple[str, dict[str, Any], list[str]]:
+    """The base model of a checkpoint of PEFT, the section `training`, and what of it is a guess. Raises
+    InvalidValue."""
     with raising(lambda told: InvalidValue([Problem(str(file), told)]), "", UnreadableText):
         config = read_json(read_file(file, SLOW_LIMITS.max_bytes))
-    if not isinstance(config, Mapping):
-        raise InvalidValue([Problem(str(file), "must be a mapping")])
+    with problems_as(InvalidValue, str(file)):
+        if not isinstance(config, Mapping):
+            raise InvalidValue([Problem("", "must be a mapping")])
+        if (kind := config.get("peft_type", "LORA")) != "LORA":
+            raise InvalidValue([Problem("peft_type", f"{kind} is no adapter that is known: LORA is")])
     whole = (file.parent / "config.json").is_file()
     base = str(file.parent) if whole else str(config.get("base_model_name_or_path") or "")
-    targets = targets_of(config.get("target_modules"))
-    return base, {"rank": config.get("r", 8), "targets": targets, "dora": config.get("use_dora") is True}
+    named = config.get("target_modules")
+    targets, unknown = targets_of(named)
+    adapter = {"rank": config.get("r", 8), "targets": targets, "dora": config.get("use_dora") is True}
+    saved = config.get("modules_to_save")
+    whole_modules = map(str, saved) if isinstance(saved, list) else ()
+    ends = {name.rpartition(".")[2] for name in whole_modules} & {"embed_tokens", "lm_head"}
+    told = f"{file.name}: target_modules {unknown}: all linear products are counted"
+    return base, {"adapter": adapter, "trained_ends": bool(ends)}, [told] if unknown else []
 
 
-def targets_of(modules: object) -> list[str]:
-    """PEFT's target_modules as the products that have an adapter; all linear ones where it is a pattern."""
-    last = [str(name).rpartition(".")[2] for name in modules] if isinstance(modules, list) else []
-    named = {word for name in last for word in str(MODULES.get(name, "")).split()} & {*Target}
-    return [str(target) for target in Target if target in named] or [str(one) for one in LINEAR]
+def targets_of(modules: object) -> tuple[list[str], str]:
+    """PEFT's target_modules as the products that have an adapter, and what of it is no name of modules known here: then
+    they are all linear ones."""
+    names = modules if isinstance(modules, list) else [] if modules in (None, "all-linear") else [modules]
+    known = {str(name): MODULES.get(str(name).rpartition(".")[2]) for name in names}
+    named = {word for words in known.values() for word in str(words).split()} & {*Target}
+    unknown = [name for name, words in known.items() if words is None]
+    every = bool(unknown) or not named
+    return [str(one) for one in Target if one in (LINEAR if every else named)], ", ".join(unknown)[:80]
 
 
-def launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[str]]:
+def document_here(words: FitWords) -> tuple[dict[str, Any], list[str]]:
+    """As of `spec_document`, or of the launch script or configuration that the words name as a model. Raises
+    InvalidValue."""
+    file = Path(words.model)
+    launch = file.is_file() and file.name not in ("config.json", ADAPTER)
+    return _launch_document(file, words) if launch else spec_document(words, here=True)
+
+
+def _launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[str]]:
     """The spec of a launch script or a configuration here, which is read and not run; and what of it is a guess. Raises
     InvalidValue."""
     with raising(lambda told: InvalidValue([Problem(str(file), told)]), "", CannotRead):
@@ -204,7 +230,8 @@ def launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[s
         baseline["zero_stage"] = 0  # no other device has the same weights
     if "fixed" in workload:
         workload["fixed"] = _said(workload["fixed"])
-    training = merged(draft.document.get("training", {}), _training(words))
+    training = merged(_program(workload).get("recipe", {}), draft.document.get("training", {}))
+    training = merged(training, _training(words))
     notes = [*draft.guesses, *(f"taken as by default: {one}" for one in plain)]
     return {**draft.document, "baseline": baseline, "workload": workload, "training": training}, notes
 
@@ -213,15 +240,30 @@ def answer(words: FitWords) -> FitAnswer:
     """Without this machine's folders and devices. Raises InvalidSpec, InvalidValue."""
     if not words.model:
         return FitAnswer(largest=largest_models(words))
-    return FitAnswer(fit=fit(question_of(spec_document(words), words)))
+    return FitAnswer(fit=fit(question_of(*spec_document(words), words)))
 
 
-def question_of(document: Mapping[str, Any], words: FitWords, notes: Sequence[str] = ()) -> FitQuestion:
-    """Raises InvalidSpec, InvalidValue."""
+def question_of(document: Mapping[str, Any], notes: Sequence[str], words: FitWords) -> FitQuestion:
+    """notes: what of the document is a guess. Raises InvalidSpec, InvalidValue."""
     spec, space = read_spec(document, None)
     if len(space) > MAX_PLANS:
         raise InvalidValue([Problem("", f"{len(space)} plans are legal, more than the {MAX_PLANS} that are judged")])
-    return FitQuestion(spec=spec, space=space, lengths=words.lengths, notes=tuple(notes))
+    told, device, workload = [*notes], spec.cluster.device, spec.workload
+    half = workload.kind == "command" and workload_of(spec).framework.dtype == "bfloat16" not in device.peak_flops
+    if half and "float16" in device.peak_flops:
+        told.append(f"{device.name} has no rate of bfloat16: float16 is taken")
+        spec = replace(spec, workload=replace(workload, options={**workload.options, "dtype": "float16"}))
+    if tower := spec.model.tower_parameters:
+        told.append(f"the tower's {tower / 1e9:.3g}e9 weights are counted; its passes and the tokens of images are not")
+    alone = workload.kind == "command" and "command" not in workload.options
+    program = PROGRAMS[words.program] if alone else _program(document["workload"])
+    return FitQuestion(spec=spec, space=space, program=program, lengths=words.lengths, notes=tuple(told))
+
+
+def _program(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The program whose physics a launch has; empty where it is none of them."""
+    named = str(workload.get("framework", workload["kind"]))
+    return next((program for name, program in PROGRAMS.items() if named.startswith(name)), {})
 
 
 def largest_models(words: FitWords) -> dict[str, Setting | None]:
@@ -232,7 +274,7 @@ def largest_models(words: FitWords) -> dict[str, Setting | None]:
     found: dict[str, Setting | None] = {}
     for method in Method:
         small = replace(words, model=models[-1].name, method=method, lengths=())
-        spec = read_spec(spec_document(small), None)[0]
+        spec = question_of(*spec_document(small), small).spec
         alike = (replace(spec, model=replace(model, seq_len=spec.model.seq_len)) for model in models)
         spaces = ((one, space_of(one)) for one in alike)
         sure = ((one, space) for one, space in spaces if sure_plans(space, training_of(one)))

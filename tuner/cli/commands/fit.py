@@ -59,15 +59,13 @@ def fit(
     from meshtune.tuner.prediction.fit import FitAnswer
     from meshtune.tuner.prediction.fit import fit as judged
     from meshtune.tuner.specs.document import InvalidSpec
-    from meshtune.tuner.specs.fit_words import largest_models, launch_document, question_of, said, spec_document
+    from meshtune.tuner.specs.fit_words import document_here, largest_models, question_of, said
 
     if not (what or on):
         raise WrongCall("fit: give a model, a launch script or a checkpoint's folder, or --on DEVICES alone")
-    file = Path(what)
-    launch = file.is_file() and file.name != "config.json"
     with raising(WrongCall, "fit", InvalidValue, InvalidSpec):
         words = said(
-            model="" if launch else what,
+            model=what,
             on=on,
             seq=seq,
             method=method,
@@ -76,16 +74,13 @@ def fit(
             micro_batch=micro_batch,
             rank=rank,
             optimizer=optimizer,
-            lengths=None
-            if lengths is None
-            else read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""],
+            lengths=lengths and (read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""]),
             price=price,
         )
         if not what:
             found = largest_models(words)
             print_found(FitAnswer(largest=found), largest_parts(found, on), as_json)
             return
-        document, notes = launch_document(file, words) if launch else (spec_document(words, here=True), [])
-        question = question_of(document, words, notes)
+        question = question_of(*document_here(words), words)
         answer = judged(replace(question, basis=stored_basis(question.spec, place)))
     print_found(FitAnswer(fit=answer), fit_parts(answer), as_json)

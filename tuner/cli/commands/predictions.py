@@ -220,14 +220,12 @@ def estimate(
 
     words = None
     if on or not (spec.exists() or str(spec).endswith(SPEC_SUFFIXES)):
-        from meshtune.tuner.specs.fit_words import launch_document, said, spec_document
+        from meshtune.tuner.specs.fit_words import document_here, said
 
         place.require_home("estimate MODEL")
         with raising(WrongCall, "", InvalidValue, InvalidSpec):
-            launch = spec.is_file() and spec.name != "config.json"
-            name = "" if launch else str(spec)
-            told = said(model=name, on=on, seq=seq, method=method, program=program, batch=batch)
-            described = launch_document(spec, told)[0] if launch else spec_document(told, here=True)
+            told = said(model=str(spec), on=on, seq=seq, method=method, program=program, batch=batch)
+            described, _ = document_here(told)
             words = described, *read_spec(described, None)
     elif seq or method or batch:
         raise WrongCall("--seq, --method and --batch go with a model; a spec has model.seq_len, training and its batch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import floor
 from typing import Any
 
 from rich.table import Table
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from meshtune.tuner.campaign.units import gibibytes, interval_s, number, percent, seconds
 from meshtune.tuner.cli.render.terminal import new_table
-from meshtune.tuner.prediction.fit import Effect, Fit, Setting
+from meshtune.tuner.prediction.fit import Fit, Setting
 from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED, SURE
 from meshtune.tuner.prediction.predict import Prediction
 
@@ -27,10 +28,10 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield Text(f"\nnothing fits with P(fits) {percent(SURE)}", style="red")
     yield from _setting("the fastest that is safe" if fit.fits else "the nearest", best)
     if enough is not None:
-        parts = filter(None, [_peak(enough), _time(enough), _effect(enough)])
+        parts = filter(None, [_peak(enough), _time(enough), enough.effect])
         yield Text(f"it would fit with {enough.words}: {', '.join(parts)}", style="bold")
     elif not fit.fits:
-        yield Text("no change that is known, nor more devices, would make it fit", style="bold")
+        yield Text("no change that is known would make it fit", style="bold")
     if (most := fit.largest_micro_batch) is not None:
         yield Text(f"largest micro-batch: {most.prediction.plan.micro_batch_size:,}: {_peak(most)}: {most.words}")
     if (most := fit.longest_sequence) is not None:
@@ -56,7 +57,7 @@ def prediction_lines(own: Prediction) -> list[str]:
     hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
     lines = [
         f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
-        f"of {gibibytes(own.device_bytes)}, P(fits) {percent(own.p_fits)}",
+        f"of {gibibytes(own.device_bytes)}, P(fits) {_chance(own)}",
         f"  {_sizes(own.memory_parts_bytes)}",
         *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
     ]
@@ -65,6 +66,11 @@ def prediction_lines(own: Prediction) -> list[str]:
         tokens = f"{number(speed.tokens_per_s.value)} tokens/s, MFU {percent(speed.mfu)}"
         lines += [f"step: {interval_s(speed.step_s)}, {tokens}", f"  {', '.join(times)}"]
     return lines
+
+
+def _chance(own: Prediction) -> str:
+    """Rounded down, as less than 90 % is not safe."""
+    return percent(own.p_fits if own.p_fits < 0.1 else floor(100 * own.p_fits) / 100)
 
 
 def _sizes(parts: Mapping[Any, float]) -> str:
@@ -88,15 +94,11 @@ def _model(setting: Setting) -> str:
 
 
 def _peak(setting: Setting) -> str:
-    return f"{gibibytes(int(setting.prediction.peak_bytes.value))}, P(fits) {percent(setting.prediction.p_fits)}"
+    return f"{gibibytes(int(setting.prediction.peak_bytes.value))}, P(fits) {_chance(setting.prediction)}"
 
 
 def _time(change: Setting) -> str:
     return "" if change.time_share is None else f"{round(100 * change.time_share) or 0:+d} %"
-
-
-def _effect(change: Setting) -> str:
-    return "" if change.effect is Effect.NONE else str(change.effect)
 
 
 def _changes(fit: Fit) -> Table:
@@ -105,5 +107,5 @@ def _changes(fit: Fit) -> Table:
     table = new_table(f"What to change in {own}, each alone", "change", *numbers, "", right=numbers)
     for one in fit.changes:
         sizes = (gibibytes(int(size)) for size in (one.prediction.peak_bytes.value, one.gain_bytes))
-        table.add_row(one.words, *sizes, percent(one.prediction.p_fits), _time(one), _effect(one))
+        table.add_row(one.words, *sizes, _chance(one.prediction), _time(one), one.effect)
     return table

@@ -13,7 +13,7 @@ export interface components {
             basis: components["schemas"]["Basis"] | null;
             campaign: string;
             comparable: string;
-            effects: components["schemas"]["meshtune__tuner__results__analysis__knob_effects__Effect"][];
+            effects: components["schemas"]["Effect"][];
             failures: components["schemas"]["Failures"];
             hindsight: components["schemas"]["ForecastCheck"];
             scaling: components["schemas"]["SizePoint"][];
@@ -311,6 +311,8 @@ export interface components {
                     };
                     /** @default null */
                     power_w: number | null;
+                    /** @default false */
+                    shares_host_memory: boolean;
                     sustained_flops?: {
                         [key: string]: number;
                     };
@@ -429,6 +431,8 @@ export interface components {
                     };
                     /** @default null */
                     power_w: number | null;
+                    /** @default false */
+                    shares_host_memory: boolean;
                     sustained_flops?: {
                         [key: string]: number;
                     };
@@ -1081,6 +1085,8 @@ export interface components {
                 [key: string]: number;
             };
             power_w?: number | null;
+            /** @default false */
+            shares_host_memory: boolean;
             sustained_flops?: {
                 [key: string]: number;
             };
@@ -1091,6 +1097,19 @@ export interface components {
         };
         /** @enum {string} */
         Direction: "less" | "more";
+        Effect: {
+            after: boolean | number | string | null;
+            before: boolean | number | string | null;
+            ended: components["schemas"]["Verdict"] | null;
+            evidence: components["schemas"]["Evidence"];
+            followers: components["schemas"]["Change"][];
+            gain: components["schemas"]["Estimate"];
+            knob: string;
+            numerics: boolean;
+            p_fits: number | null;
+            pairs: number;
+            words: string;
+        };
         Estimate: {
             high: number;
             low: number;
@@ -1739,8 +1758,8 @@ export interface components {
             plans: number;
         };
         Setting: {
-            /** @default none */
-            effect: components["schemas"]["meshtune__tuner__prediction__fit__Effect"];
+            /** @default  */
+            effect: string;
             /** @default 0 */
             gain_bytes: number;
             model: string;
@@ -2000,21 +2019,6 @@ export interface components {
             trial: number;
             words: string;
         };
-        /** @enum {string} */
-        meshtune__tuner__prediction__fit__Effect: "none" | "changes numerics" | "changes what is trained";
-        meshtune__tuner__results__analysis__knob_effects__Effect: {
-            after: boolean | number | string | null;
-            before: boolean | number | string | null;
-            ended: components["schemas"]["Verdict"] | null;
-            evidence: components["schemas"]["Evidence"];
-            followers: components["schemas"]["Change"][];
-            gain: components["schemas"]["Estimate"];
-            knob: string;
-            numerics: boolean;
-            p_fits: number | null;
-            pairs: number;
-            words: string;
-        };
     };
     responses: never;
     parameters: never;
@@ -2058,6 +2062,7 @@ export type DeviceKind = components['schemas']['DeviceKind'];
 export type DeviceSpec = components['schemas']['DeviceSpec'];
 export type Difference = components['schemas']['Difference'];
 export type Direction = components['schemas']['Direction'];
+export type Effect = components['schemas']['Effect'];
 export type Estimate = components['schemas']['Estimate'];
 export type EventView = components['schemas']['EventView'];
 export type Evidence = components['schemas']['Evidence'];
@@ -2168,7 +2173,5 @@ export type Wall = components['schemas']['Wall'];
 export type WhoamiView = components['schemas']['WhoamiView'];
 export type Window = components['schemas']['Window'];
 export type Winner = components['schemas']['Winner'];
-export type MeshtuneTunerPredictionFitEffect = components['schemas']['meshtune__tuner__prediction__fit__Effect'];
-export type MeshtuneTunerResultsAnalysisKnobEffectsEffect = components['schemas']['meshtune__tuner__results__analysis__knob_effects__Effect'];
 export type $defs = Record<string, never>;
 export type operations = Record<string, never>;

@@ -107,7 +107,7 @@ function Answer({ fit }: { fit: Fit }) {
                 <td class="num">{bytes(one.gain_bytes)}</td>
                 <td class="num">{probability(one.prediction.p_fits)}</td>
                 <td class="num">{one.time_share == null ? "" : `${(100 * one.time_share).toFixed(0)} %`}</td>
-                <td>{one.effect === "none" ? "" : one.effect}</td>
+                <td>{one.effect}</td>
               </tr>
             ))}
           </tbody>
