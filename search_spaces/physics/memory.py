@@ -191,8 +191,9 @@ def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:
 def loaded_bytes(training: Training) -> float:
     """Host memory of a node while each of its ranks holds a whole checkpoint, before weights are sharded (transformers'
     from_pretrained without FSDP's cpu_ram_efficient_loading or DeepSpeed's zero.Init). No part of the peak."""
-    framework = training.framework
-    whole = training.model.parameters * framework.weight_bytes * training.cluster.devices_per_node
+    framework, recipe = training.framework, training.recipe
+    each = framework.weight_bytes if recipe.adapter is None else base_bytes(recipe, framework)[0]
+    whole = training.model.parameters * each * training.cluster.devices_per_node
     return whole if framework.loads_whole else 0.0
 
 

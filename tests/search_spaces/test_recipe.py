@@ -25,7 +25,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     TRAINER_BFLOAT16,
     FrameworkProfile,
 )
-from meshtune.search_spaces.physics.memory import MemoryPart, Phase, memory_parts, offloaded_bytes, phases
+from meshtune.search_spaces.physics.memory import MemoryPart, Phase, loaded_bytes, memory_parts, offloaded_bytes, phases
 from meshtune.search_spaces.physics.recipes import adapted, flops_per_token, trained_share, with_recipe
 from meshtune.search_spaces.physics.timing import TimePart
 from meshtune.search_spaces.physics.training import Training
@@ -294,6 +294,11 @@ def test_offloaded_weights_leave_the_device_and_take_time() -> None:
     assert host == pytest.approx(MODEL.parameters * (2 + 12 + 4))
     slow, fast = (estimate(training(each, DEEPSPEED, 8), columns).time.step_s[0] for each in (there, PLAIN))
     assert slow > fast
+
+
+def test_a_frozen_base_is_read_in_its_own_format() -> None:
+    assert loaded_bytes(training(LORA, devices=8)) == 8 * 2 * MODEL.parameters
+    assert loaded_bytes(training(PLAIN, devices=8)) == 8 * 4 * MODEL.parameters
 
 
 def test_frozen_parts_have_no_gradients() -> None:
