@@ -33,7 +33,7 @@ from meshtune.search_spaces.physics.framework_profiles import (
     on_device,
 )
 from meshtune.search_spaces.physics.held import Held, held_of
-from meshtune.search_spaces.physics.recipes import adapted, in_rows, trained_share
+from meshtune.search_spaces.physics.recipes import adapted, base_bytes, in_rows, trained_share
 from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.recipe import Offload
