@@ -16,7 +16,7 @@ SPEC = {
     "budget": {"trials": 2},
     "trial": {"time_limit_s": 21600},
 }
-REMEDY = "space.recompute: [none, selective, full] would: 34 plans fit with 90 %"
+REMEDY = "space.recompute: [none, selective, full] would: 36 plans fit with 90 %"
 
 
 def test_a_space_a_quote_and_the_end_of_a_campaign_name_the_axis_to_open(client, drive):

@@ -201,7 +201,8 @@ call("run", "campaign.yaml", "--home", "home")
 call("export", campaign, "--home", "home", "--trial", "best", "--format", "site", "-o", "out")
 
 from meshtune.api.openapi import SPEC_SCHEMA
-from meshtune.runners.machine import broken_schedulers, read_schedulers
+from meshtune.runners.machine import read_schedulers
+from meshtune.runners.registry import schedulers as rows
 from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.specs.document import commands_named
 
@@ -215,7 +216,7 @@ print(json.dumps({
     "formats": {name: FORMATS[name].words for name in ("site", "json")},
     "needs_command": named,
     "asked": [fact.name for fact in facts if fact.allocation == "7"],
-    "broken": broken_schedulers(),
+    "broken": [each.trouble for each in rows().values() if each.trouble],
 }))
 """
 

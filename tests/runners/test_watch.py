@@ -362,7 +362,7 @@ from torch.nn.parallel import DistributedDataParallel
 torch.distributed.init_process_group("gloo")
 model = DistributedDataParallel(torch.nn.Linear(2, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-print("threads", os.environ.get("OMP_NUM_THREADS"))
+print(f"threads {os.environ.get('OMP_NUM_THREADS')}", flush=True)
 while True:
     model(torch.ones(1, 2)).sum().backward()
     step_of(0.03)

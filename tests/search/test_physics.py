@@ -224,6 +224,13 @@ def test_a_free_batch_is_searched_for_tokens_per_second(make: MakeSpace, task: M
         assert len(world.played(PhysicsSearch(seed), 12)) <= 10
 
 
+def roomy(small: Task) -> Task:
+    """With a fifth more memory: at the limit one plan that is just too large decides."""
+    cluster = small.training.cluster
+    larger = replace(cluster, device=replace(cluster.device, memory_bytes=int(1.2 * cluster.device.memory_bytes)))
+    return replace(small, training=replace(small.training, cluster=larger))
+
+
 @pytest.mark.parametrize(
     "slower", [{"network_efficiency": 1 / 12, "congestion": 9.0}, {"narrow_rows": 10.0}], ids=["network", "products"]
 )
@@ -234,7 +241,7 @@ def test_earlier_campaigns_of_smaller_clusters_make_the_first_choice_better_the_
     # where traffic was expected to hide behind computing.
     slow = replace(DEFAULTS, **{name: factor * getattr(DEFAULTS, name) for name, factor in slower.items()})
     bounds = Bounds(micro_batch_size=(1, 2, 4, 8), recompute=tuple(Recompute))
-    world, smaller = (known(task(make(nodes, 256, bounds)), slow) for nodes in (8, 4))
+    world, smaller = (known(roomy(task(make(nodes, 256, bounds))), slow) for nodes in (8, 4))
 
     def lost(weight: float | None) -> float:
         """The mean share of the best speed that the first choice lacks."""
@@ -249,7 +256,7 @@ def test_earlier_campaigns_of_smaller_clusters_make_the_first_choice_better_the_
         return float(np.mean(shares))
 
     untold, little, full = lost(None), lost(0.002), lost(1.0)
-    assert full < 0.5 * untold
+    assert full < 0.5 * untold, f"lost: {untold:.3f} untold, {little:.3f} told a little, {full:.3f} told"
     assert full < little < 1.1 * untold, f"lost: {untold:.3f} untold, {little:.3f} told a little, {full:.3f} told"
 
 

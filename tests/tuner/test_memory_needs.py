@@ -118,21 +118,21 @@ def test_a_stored_spec_has_its_space_whatever_the_physics_says_later(monkeypatch
 @pytest.mark.parametrize(
     ("over", "first"),
     [
-        ({"space": {"recompute": ["none"]}}, "space.recompute: [none, selective, full] would: 99 plans"),
+        ({"space": {"recompute": ["none"]}}, "space.recompute: [none, selective, full] would: 112 plans"),
         (
             {"space": {"recompute": ["none"], "tp": [1], "zero_stage": [0], "micro_batch_size": [4]}},
             "space.micro_batch",
         ),
-        ({"cluster": {"preset": "dgx-h100", "nodes": 1}}, "cluster.nodes: 4 (32 devices) would: 14 plans"),
+        ({"cluster": {"preset": "dgx-h100", "nodes": 1}}, "cluster.nodes: 4 (32 devices) would: 16 plans"),
         ({"workload": "megatron", "model": "llama3-405b"}, "cluster.nodes: "),
         # Opened together its axes are too many to be tried on more nodes.
         (
             {"model": "mixtral-8x7b", "cluster": {"preset": "dgx-h100", "nodes": 1}, "global_batch_size": 64},
-            "cluster.nodes: 2 (16 devices) would: 24 plans",
+            "cluster.nodes: 2 (16 devices) would: 33 plans",
         ),
         (
             {"model": "mixtral-8x22b", "cluster": {"preset": "dgx-a100", "nodes": 4}, "space": {"zero_stage": [1]}},
-            "cluster.nodes: 8 (64 devices), space.zero_stage: [0, 1, 2, 3] would: 16 plans",
+            "cluster.nodes: 8 (64 devices), space.zero_stage: [0, 1, 2, 3] would: 18 plans",
         ),
         ({"model": "llama3-8b", "space": {"zero_stage": [0], "pp": [1], "recompute": ["none"], "tp": [1]}}, "space."),
     ],

@@ -156,7 +156,7 @@ def reading_of(launch: Launch) -> TrainerReading:
         # Its console script makes words of the file's keys, and variables of ms-swift's ENV; its module does not.
         launch = _with_variables(launch, said.pop("--ENV", ()))
         own = {**said, **own}
-    given: dict[str, Any] = {**first, **_in_file(own, launch.files), **own}
+    given: dict[str, Any] = {**program.get("absent", {}), **first, **_in_file(own, launch.files), **own}
     variant = variant_of(launch, set(given)) or "own"
     launcher: dict[str, tuple[str, ...]] = {}
     if variant == "trl" and launcher_of(launch.launcher) == "accelerate":
