@@ -41,6 +41,17 @@ class Part(StrEnum):
     OPTIMIZER = "optimizer"
 
 
+class StepPhase(StrEnum):
+    """Of a step of reinforcement learning; they follow each other. GENERATION: of its rows. LOG_PROBS: by the trained
+    model and by a reference. REFIT: the engine gets the new weights."""
+
+    GENERATION = "generation"
+    REWARD = "reward"
+    LOG_PROBS = "log_probs"
+    UPDATE = "update"
+    REFIT = "refit"
+
+
 @dataclass(frozen=True, slots=True)
 class Straggler:
     """The rank that computes slower than its peers, by this ratio."""

@@ -67,6 +67,8 @@ class Knob:
     omit: KnobValue | None = None
     # What the job is told in place of a value, by the value as a word.
     words: Mapping[str, str] = field(default_factory=dict)
+    # The dotted field of the recipe (section `training`) that a value is, such as rollout.share: what physics expects.
+    sets: str | None = None
     numerics: Numerics = Numerics.SAME
     memory: Direction | None = None
     compute: Direction | None = None

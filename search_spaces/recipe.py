@@ -129,6 +129,48 @@ class Companion(Closed):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout(Closed):
+    """Rows that the trained model writes itself before each update, by an inference engine (reinforcement learning). A
+    step is then a generation of all its rows, their log-probabilities, and `updates` optimizer steps of
+    global_batch_size rows each."""
+
+    # Tokens of the longest prompt and of the longest answer; their sum is a row.
+    prompt_tokens: Whole
+    answer_tokens: Whole
+    # Of an answer on average; 0: all are as long as the longest.
+    mean_answer_tokens: Count = 0
+    # Optimizer steps of one step.
+    updates: Whole = 1
+    # Tensor-parallel devices of one engine.
+    tp: Whole = 1
+    # Of the device's memory: what the engine takes for weights, passes and keys and values together.
+    share: Chance = 0.5
+    # Rows that one engine has in flight at the most.
+    max_rows: Whole = 256
+    # Tokens of one of its passes at the most.
+    pass_tokens: Whole = 8192
+    # Bits of its weights, and of keys and values.
+    weight_bits: Whole = 16
+    kv_bits: Whole = 16
+    # Its decoding steps are recorded graphs.
+    graphs: bool = True
+    # Devices of the engines alone; 0: those of the training, which take turns with it.
+    devices: Count = 0
+    # Its keys and values, and copies of weights, leave the device while the model is trained.
+    sleeps: bool = True
+    # What leaves the device while the engine runs: the trained weights; the optimizer's state.
+    weights_leave: bool = False
+    optimizer_leaves: bool = False
+    # Rows of a forward pass of log-probabilities; 0: as many as of an update's.
+    log_prob_rows: Count = 0
+    # Tokens of a pass of the update, and of log-probabilities, where rows are packed up to so many; 0: by rows.
+    update_tokens: Count = 0
+    log_prob_tokens: Count = 0
+    # Steps that the trained rows may be older than the weights; of 0 generation and updates take turns.
+    behind: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Closed):
     """See above."""
 
@@ -169,6 +211,8 @@ class Recipe(Closed):
     beside: tuple[Companion, ...] = ()
     # Tokens of a row on average, where `model.seq_len` is that of the longest ones; 0: all are as long.
     mean_tokens: Count = 0
+    # The rows are written by the model itself.
+    rollout: Rollout | None = None
 
     def _check(self, checks: Checks) -> None:
         for name, kind in (("optimizer", Optimizer), ("offload", Offload)):
@@ -212,6 +256,7 @@ class Recipe(Closed):
         parts += [f"{self.offload} offloaded"] * (self.offload is not Offload.NONE)
         flags = [one.name for one in fields(self) if one.default is False and getattr(self, one.name)]
         parts += [name.replace("_", " ") for name in flags] + ["pairs"] * (self.rows_per_sample == 2)
+        parts += ["rows generated"] * (self.rollout is not None)
         return ", ".join([*parts, *(f"with a {one.role}" for one in self.beside)])
 
 

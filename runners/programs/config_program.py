@@ -5,12 +5,13 @@ Beside rows and remarks (see `table`) the table of such a program has:
 
     [program]   title; script: the pattern of what is started; sure: one of folder, script and file, needed where the
                 file is not there; instead: what to do without a file's name; needs: keys that its file has, with least
-                of the marks; inside: the key that has them in a submitter's file; variant: a function of special.py
+                of the marks; inside: the key that has them in a submitter's file; variant: a function of special.py;
+                catalogs: of knobs
     [command]   config_file: the name in a trial's folder; example: a command to answer with; framework, in which
                 `{dtype}` stands for the number format; start; env;
                 omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
                 option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
-                program: the words that start it, with groups of `script`
+                program: the words that start it, with groups of `script`; steps, warmup_steps: of a trial
     [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key
     [shapes]    of the model, see `named_models`
     [log]       patterns; ask: a question in place of them
@@ -233,8 +234,12 @@ class ConfigProgram:
             "log": log or None,
             "framework": command["framework"].format_map({"dtype": reading.fields.get("dtype") or "bfloat16"}),
             "dtype": reading.fields.get("dtype"),
+            "steps": command.get("steps"),
+            "warmup_steps": command.get("warmup_steps"),
         }
-        return reading.imported(workload, space=space, notes=(*(launch.notes if launch else ()), *reading.notes))
+        notes = (*(launch.notes if launch else ()), *reading.notes)
+        catalogs = tuple(table.lists["program"].get("catalogs", "").split())
+        return reading.imported(workload, space=space, notes=notes, catalogs=catalogs, given=there)
 
     def _ask_unknown(self, reading: Reading, said: Mapping[str, Any], variant: str) -> None:
         """Keys that the program is not known to have."""

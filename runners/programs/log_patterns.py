@@ -9,6 +9,7 @@ from typing import Any
 
 import re2
 
+from meshtune.runners.step_breakdown import StepPhase
 from meshtune.search_spaces.checks import Checks, did_you_mean
 from meshtune.search_spaces.knob_values import KNOB_NAME
 
@@ -31,7 +32,11 @@ MEMORY: Mapping[str, float] = {
 # What else: the step's number, its loss, the norm of its gradient, and the program's words for a setting that it
 # refuses.
 STEP, LOSS, GRADIENT_NORM, ILLEGAL = "step", "loss", "gradient_norm", "illegal"
-NAMES = (*STEP_TIMES, MEAN, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL)
+# Of a step: its tokens, where steps have different ones.
+TOKENS = "tokens"
+# Seconds of a step's phases, by the pattern's name.
+PHASES: Mapping[str, StepPhase] = {f"{phase}_s": phase for phase in StepPhase}
+NAMES = (*STEP_TIMES, MEAN, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL, TOKENS, *PHASES)
 # Before the name of a knob: the value that the program says it runs with.
 KNOB = "knob_"
 # Of a compiled pattern, in RE2's instructions: the most time per character of a line.

@@ -13,6 +13,7 @@ from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import Imported
 from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.launch_words import laid_over, shell_words
+from meshtune.runners.programs.workloads.knobs import names_of
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
 from meshtune.search_spaces.knob import Knob, KnobKind
 from meshtune.search_spaces.knob_values import KnobValue, is_number, readings, word
@@ -66,15 +67,17 @@ def with_open_knobs(document: Mapping[str, Any], imported: Imported, *, cuda: bo
     workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
     configs = [config["base"] for config in workload.get("configs", {}).values()]
     file = configs[0] if len(configs) == 1 else workload.get("config", {})
+    every = {name: entry for entries in knob_catalogs().values() for name, entry in entries.items()}
     for catalog in imported.catalogs:
         ready, needs = opening(catalog)
-        for key, same in ready.items():
-            name = f"{catalog}_{key}"
-            knob = read_knob(name, knob_catalogs()[catalog][name])
-            setting = knob.argument.split()[0] if knob.argument else f"--{knob.config}"
-            said = imported.given.get(setting, at(file, knob.config or ""))
+        for name in dict.fromkeys(one for key in ready for one in _with_conditions(f"{catalog}_{key}", every)):
+            key, knob = name.removeprefix(f"{catalog}_"), read_knob(name, every[name])
+            setting = names_of(knob.argument)[0] if knob.argument else f"--{knob.config}"
+            places = imported.given.get(setting), at(imported.given, setting), at(file, knob.config or "")
+            said = next((value for value in places if value is not None), None)
             present = knob.default if said is None else readings(str(said).lower())[0]
-            # A launch may have any number.
+            # A launch may have any number. What a condition names, and is not opened, stays as it is.
+            same = ready.get(key, [present])
             more = knob.kind is KnobKind.NUMERIC and is_number(present) and present not in same
             values = [*same, present] if more else same
             here = all(cuda if need == "cuda" else find_spec(need) for need in needs.get(key, "").split())
@@ -84,9 +87,12 @@ def with_open_knobs(document: Mapping[str, Any], imported: Imported, *, cuda: bo
             opened[name] = {"values": values, "default": present, "numerics": "same"}
             if knob.omit is not None and (said is not None or knob.omit not in values):
                 opened[name]["omit"] = None
-            before, line, last = str(workload.get("command", "")).rpartition("\n")
-            if said is not None and (words := shell_words(last)):
-                workload["command"] = before + line + " ".join(laid_over(words, {setting: None}))
+            command, unsaid = workload.get("command", ""), {setting: None}
+            before, line, last = str(command).rpartition("\n")
+            if said is not None and isinstance(command, list):
+                workload["command"] = laid_over(command, unsaid)
+            elif said is not None and (words := shell_words(last)):
+                workload["command"] = before + line + " ".join(laid_over(words, unsaid))
     return {**document, "workload": workload, **({CATALOGS: asked, KNOBS: opened} if opened else {})}
 
 
