@@ -45,6 +45,7 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE", help="A row's tokens in each line: memory is of the longest ones."),
     ] = None,
+    rollout: Annotated[str, typer.Option(help="Rows are generated: PROMPT+ANSWER tokens, such as 1024+3072.")] = "",
     price: Annotated[float | None, typer.Option(help="Of a device's hour.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,6 +76,7 @@ def fit(
             rank=rank,
             optimizer=optimizer,
             lengths=lengths and (read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""]),
+            rollout=rollout,
             price=price,
         )
         if not what:
