@@ -125,8 +125,8 @@ def table(found: list[Predicted]) -> str:
     right = sum(right for *_, right in pairs)
     lines += [
         "",
-        f"{len(found)} settings, all legal; {sum(one.fits for one in found)} fit. Of {len(pairs)} pairs of one model on",
-        f"one kind of device {right} are in the published order. Predicted over published time:",
+        f"{len(found)} settings, all legal; {sum(one.fits for one in found)} fit. Of {len(pairs)} pairs of one model",
+        f"on one kind of device {right} are in the published order. Predicted over published time:",
         f"median {np.exp(np.median(ratios)):.2f}, from {np.exp(ratios.min()):.2f} to {np.exp(ratios.max()):.2f}.",
     ]
     return "\n".join(lines)

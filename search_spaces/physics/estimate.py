@@ -118,12 +118,9 @@ def estimate(training: Training, columns: Columns, calibration: Calibration = UN
 
 def estimate_memory(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> MemoryEstimate:
     """The memory alone, which no speed of the cluster is needed for. Of several phases that which fits least."""
-    first, *others = estimate_phases(training, columns, calibration).values()
-    if not others:
-        return first
-    found, usable = [first, *others], usable_bytes(training)
-    least = np.argmin([one.fits(usable) for one in found], axis=0)
-    parts = {part: np.choose(least, [one.parts[part] for one in found]) for part in first.parts}
+    found = list(estimate_phases(training, columns, calibration).values())
+    least = np.argmin([one.fits(usable_bytes(training)) for one in found], axis=0)
+    parts = {part: np.choose(least, [one.parts[part] for one in found]) for part in found[0].parts}
     return MemoryEstimate(parts, np.choose(least, [one.log_sd for one in found]))
 
 

@@ -50,29 +50,28 @@ _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """Of a setting whose rows are generated. p_fits, phases_s: of the phases of a step. rows, wanted, in_flight: of one
-    engine: all of a step; of these at once at the most; and as many as its keys and values have room for, with answers
-    of mean length: where they are fewer, others wait. *_idle: the share of a step in which devices of their own wait.
-    """
+    """Of a setting whose rows are generated. p_fits, phases_s: of the phases of a step. wanted, in_flight: rows of one
+    engine at once at the most, and as many as there is room for with answers of mean length: where they are fewer,
+    others wait. *_idle: the share of a step in which devices of their own wait."""
 
     p_fits: Mapping[Phase, float]
-    rows: float
     wanted: float
     in_flight: float
     phases_s: Mapping[Phase, float]
-    training_idle: float = 0.0
-    engines_idle: float = 0.0
+    training_idle: float
+    engines_idle: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One share of the engine with one micro-batch. phase: the one that fits least, with p_fits."""
+    """One share of the engine with one micro-batch. phase: the one that fits least, with p_fits. waits: of the rows
+    that an engine may have in flight some find no room (vLLM preempts them: slow, and alive)."""
 
     share: float
     micro_batch: int
     p_fits: float
     phase: Phase
-    preempts: bool
+    waits: bool
     step_s: float | None
 
 
@@ -176,24 +175,25 @@ class FitQuestion:
         plan, calibration, idle = prediction.plan, self.basis.calibration, (0.0, 0.0)
         step_rows = rollout.updates * plan.micro_batch_size * plan.grad_accum_steps * plan.dp
         rows, most, _ = engine_of(own, rollout).flight(np.array([step_rows]), plan.world_size)
-        sizes = estimate_phases(own, one, calibration)
         seconds: dict[Phase, float] = {}
         if speed := prediction.speed:
-            alone = replace(own, recipe=replace(own.recipe, rollout=replace(rollout, behind=0)))
+            # Engines that run ahead, beside nothing: no step waits for their longest answers.
+            apart = replace(rollout, behind=0, answer_tokens=rollout.mean_answer) if rollout.behind else rollout
+            alone = replace(own, recipe=replace(own.recipe, rollout=apart))
             parts = {part: float(time[0]) for part, time in time_parts(alone, one, calibration.constants).items()}
             seconds = {phase: parts.pop(TimePart(phase)) for phase in (Phase.GENERATION, Phase.LOG_PROBS)}
-            refit = parts.pop(TimePart.REFIT)
+            busy = parts.pop(TimePart.REFIT) + seconds[Phase.GENERATION]
             seconds[Phase.STEADY] = sum(parts.values())
-            busy = seconds[Phase.GENERATION] + refit
-            idle = speed.shares[TimePart.GENERATION], 1 - busy / speed.step_s.value
+            if rollout.devices:
+                idle = speed.shares[TimePart.GENERATION], 1 - busy / speed.step_s.value
+        sizes = estimate_phases(own, one, calibration).items()
         return Generated(
-            p_fits={phase: float(size.fits(usable_bytes(own))[0]) for phase, size in sizes.items()},
-            rows=float(rows[0]),
+            p_fits={phase: float(size.fits(usable_bytes(own))[0]) for phase, size in sizes},
             wanted=min(float(rows[0]), rollout.max_rows),
             in_flight=float(most[0]),
             phases_s=seconds,
-            training_idle=idle[0] * (rollout.devices > 0),
-            engines_idle=idle[1] * (rollout.devices > 0),
+            training_idle=idle[0],
+            engines_idle=idle[1],
         )
 
 
@@ -262,7 +262,7 @@ def fit(question: FitQuestion) -> Fit:
         changes=changes,
         enough=enough,
         diagram=diagram,
-        fastest_cell=min(safe, key=lambda cell: (cell.preempts, cell.step_s or 0.0), default=None),
+        fastest_cell=min(safe, key=lambda cell: (cell.waits, cell.step_s or 0.0), default=None),
         notes=(*question.notes, *needs),
         basis=basis.judged(training_of(spec), [best.prediction.speed]).words,
     )
@@ -278,10 +278,11 @@ def _diagram(question: FitQuestion, plan: Plan) -> Iterator[Cell]:
         own = replace(recipe, rollout=replace(rollout, share=share, update_tokens=packed))
         some = replace(plan, micro_batch_size=size, grad_accum_steps=each // size)
         setting = question.best(columns_of([some]), own)
-        phase, p_fits = min(setting.generated.p_fits.items(), key=lambda one: one[1])  # type: ignore[union-attr]
-        preempts = setting.generated.in_flight < setting.generated.wanted  # type: ignore[union-attr]
-        step_s = setting.prediction.speed.step_s.value if setting.prediction.speed else None
-        yield Cell(share=share, micro_batch=size, p_fits=p_fits, phase=phase, preempts=preempts, step_s=step_s)
+        rows, speed = setting.generated, setting.prediction.speed
+        assert rows is not None
+        phase, p_fits = min(rows.p_fits.items(), key=lambda one: one[1])
+        waits, step_s = rows.in_flight < rows.wanted, speed.step_s.value if speed else None
+        yield Cell(share=share, micro_batch=size, p_fits=p_fits, phase=phase, waits=waits, step_s=step_s)
 
 
 def _devices_needed(question: FitQuestion) -> str:
@@ -366,14 +367,13 @@ def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterato
         ("optimizer and weights offloaded", "", {"offload": Offload.WEIGHTS}),
     ]
     if rollout := recipe.rollout:
-        ways: dict[str, dict[str, Any]] = {
-            "weights offloaded while rows are generated": {"weights_leave": True},
-            "optimizer offloaded while rows are generated": {"optimizer_leaves": True},
-            "the engine sleeps while the model is trained": {"sleeps": True},
-            "a smaller share of the engine": {"share": max(0.1, rollout.share - 0.1)},
-            f"the engine over {2 * rollout.tp} devices": {"tp": 2 * rollout.tp},
-        }
-        offered += [(words, "", {"rollout": replace(rollout, **fields)}) for words, fields in ways.items()]
+        offered += [
+            ("weights offloaded for a generation", "", {"rollout": replace(rollout, weights_leave=True)}),
+            ("optimizer offloaded for a generation", "", {"rollout": replace(rollout, optimizer_leaves=True)}),
+            ("the engine sleeps for an update", "", {"rollout": replace(rollout, sleeps=True)}),
+            ("a smaller share", "", {"rollout": replace(rollout, share=max(0.1, rollout.share - 0.1))}),
+            (f"an engine over {2 * rollout.tp} devices", "", {"rollout": replace(rollout, tp=2 * rollout.tp)}),
+        ]
     shared = device.shares_host_memory or device.kind is DeviceKind.CPU
     stages = np.where(columns["dp"] * columns["cp"] > 1, columns["zero_stage"], program.get("stage_alone", 0))
     for words, effect, fields in offered:

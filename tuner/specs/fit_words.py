@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -45,7 +44,6 @@ from meshtune.tuner.specs.read import read_spec
 ADAPTER = "adapter_config.json"
 PROGRAMS: Mapping[str, Mapping[str, Any]] = table_of("meshtune.runners.programs.profiles").lists["fit"]
 SEQ_LEN = 4096
-ROLLOUT = re.compile(r"([1-9]\d{0,6})\+([1-9]\d{0,6})")
 # Rows of a step, where nobody says how many: a usual number, and at least one for each device.
 BATCH = 64
 EXPERT_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
@@ -83,16 +81,15 @@ class FitWords(Closed):
     optimizer: Optimizer | None = None
     # Tokens of each row of the data: memory is then that of its longest rows, speed that of the mean.
     lengths: tuple[Whole, ...] = ()
-    # The rows are generated: tokens of the longest prompt and the longest answer, such as 1024+3072.
-    rollout: str = ""
+    # The rows are generated: tokens of the longest prompt, and of the longest answer.
+    rollout: tuple[Whole, ...] = ()
     # Of an hour of one device, in any currency.
     price: Annotated[float, Limit(above=0, high=1e30)] | None = None
 
     def _check(self, checks: Checks) -> None:
         known = f"no program is called {self.program!r}; {did_you_mean(self.program, PROGRAMS)}"
         checks.require(self.program in PROGRAMS, "program", known)
-        lengths = ROLLOUT.fullmatch(self.rollout) or not self.rollout
-        checks.require(bool(lengths), "rollout", "must be tokens of a prompt and of an answer, such as 1024+3072")
+        checks.require(len(self.rollout) in (0, 2), "rollout", "must be tokens of a prompt, and of an answer")
         for name in ("model", "on"):
             checks.require(len(getattr(self, name)) <= MAX_NAME, name, f"has more than {MAX_NAME} letters")
 
@@ -121,10 +118,9 @@ def spec_document(words: FitWords, here: bool = False) -> tuple[dict[str, Any], 
     cluster = _cluster(words, here=here)
     devices, nodes, experts = _devices(cluster), cluster.get("nodes", 1), model.get("experts") or 1
     plain = {"micro_batch_size": words.micro_batch, "zero_stage": program["zero_stage"] if devices > 1 else 0}
-    rollout_tokens = sum(training.get("rollout", {}).values())
     document = {
         "name": "fit",
-        "model": {**model, "seq_len": words.seq or rollout_tokens or max(words.lengths, default=SEQ_LEN)},
+        "model": {**model, "seq_len": words.seq or sum(words.rollout) or max(words.lengths, default=SEQ_LEN)},
         "training": {**program.get("recipe", {}), **training},
         "cluster": cluster,
         "global_batch_size": words.batch or devices * -(-BATCH // devices),
@@ -153,9 +149,7 @@ def _training(words: FitWords) -> dict[str, Any]:
         "base_bits": 4 if words.method == Method.QLORA else None,
         "optimizer": words.optimizer,
         "mean_tokens": max(1, round(float(mean))) if words.lengths else None,
-        "rollout": dict(zip(("prompt_tokens", "answer_tokens"), map(int, words.rollout.split("+")), strict=True))
-        if words.rollout
-        else None,
+        "rollout": dict(zip(("prompt_tokens", "answer_tokens"), words.rollout, strict=False)) or None,
     }
     return _said(section)
 

@@ -45,7 +45,9 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE", help="A row's tokens in each line: memory is of the longest ones."),
     ] = None,
-    rollout: Annotated[str, typer.Option(help="Rows are generated: PROMPT+ANSWER tokens, such as 1024+3072.")] = "",
+    rollout: Annotated[
+        tuple[int, int] | None, typer.Option(metavar="PROMPT ANSWER", help="Generated rows: tokens of the longest.")
+    ] = None,
     price: Annotated[float | None, typer.Option(help="Of a device's hour.")] = None,
     as_json: JsonOption = False,
 ) -> None:

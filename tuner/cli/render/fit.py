@@ -92,9 +92,8 @@ def _setting(name: str, setting: Setting) -> Iterator[Text]:
             free = max(0.0, 1 - setting.phases_bytes[phase] / setting.prediction.device_bytes)
             takes = f", {seconds(own.phases_s[phase])}" if own.phases_s else ""
             yield Text(f"{WORDS[phase]}: P(fits) {percent(chance)}, {percent(free)} of the memory free{takes}")
-        flight = f"{number(own.in_flight)} of {number(own.wanted)} rows in flight at once"
-        idle = f"; idle: training {percent(own.training_idle)}, engines {percent(own.engines_idle)}"
-        yield Text(f"an engine has {number(own.rows)} rows of a step, {flight}{idle}")
+        idle = f"idle: training {percent(own.training_idle)}, engines {percent(own.engines_idle)}"
+        yield Text(f"rows in flight in an engine: {number(own.in_flight)} of {number(own.wanted)}; {idle}")
     price, energy = setting.price_per_1e9_tokens, setting.wh_per_1e9_tokens
     costs = [] if price is None else [f"price {number(price)}"]
     costs += [] if energy is None else [f"{number(energy / 1000)} kWh"]
@@ -124,7 +123,7 @@ def _diagram(fit: Fit) -> Table:
     for share in sorted({cell.share for cell in fit.diagram}):
         row = []
         for cell in (cells[share, size] for size in sizes):
-            marks = LETTERS[cell.phase] * (cell.p_fits < SURE) + "~" * cell.preempts + "*" * (cell == fit.fastest_cell)
+            marks = LETTERS[cell.phase] * (cell.p_fits < SURE) + "~" * cell.waits + "*" * (cell == fit.fastest_cell)
             row.append(f"{percent(floor(100 * cell.p_fits) / 100)} {marks}".rstrip())
         table.add_row(f"{share:g}", *row)
     return table
