@@ -33,15 +33,9 @@ from meshtune.search_spaces.physics.framework_profiles import (
     on_device,
 )
 from meshtune.search_spaces.physics.held import Held, held_of
-from meshtune.search_spaces.physics.recipes import adapted, base_bytes, in_rows, trained_share
-from meshtune.search_spaces.physics.rollout import engine_of
-from meshtune.search_spaces.physics.training import (
-    COMMUNICATOR_BYTES,
-    USABLE_SHARE,
-    Training,
-    outside_bytes,
-    usable_bytes,
-)
+from meshtune.search_spaces.physics.recipes import adapted, at_fullest, base_bytes, in_rows, trained_share
+from meshtune.search_spaces.physics.rollout import engine_of, widest_bytes
+from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.recipe import Offload
 from meshtune.search_spaces.stages import stages_apart
@@ -89,8 +83,7 @@ WORKSPACES_SHARE = 0.25
 
 def memory_parts(training: Training, columns: Columns, constants: Constants) -> Parts:
     """Of the fullest phase."""
-    found = list(parts_by_phase(training, columns, constants).values())
-    return fullest(found) if len(found) > 1 else found[0]
+    return fullest(list(parts_by_phase(training, columns, constants).values()))
 
 
 def parts_by_phase(training: Training, columns: Columns, constants: Constants) -> dict[Phase, Parts]:
@@ -112,14 +105,21 @@ def parts_by_phase(training: Training, columns: Columns, constants: Constants) -
     left[MemoryPart.OPTIMIZER] = parts[MemoryPart.OPTIMIZER] * (not rollout.optimizer_leaves)
     left[MemoryPart.WEIGHTS] = parts[MemoryPart.WEIGHTS] * (not rollout.weights_leave)
     generation = {part: size * shared for part, size in left.items()} | {MemoryPart.ENGINE: awake}
-    short = usable_bytes(training) * engine.lacking - np.sum(list(generation.values()), axis=0)
-    generation[MemoryPart.ENGINE] = awake + np.maximum(short, 0.0) * (engine.lacking > 1)
-    activations, logits = engine.log_prob_bytes(columns)
+    short = engine.short - np.sum(list(generation.values()), axis=0)
+    generation[MemoryPart.ENGINE] = awake + np.maximum(short, 0.0)
+    row, tp, rows = training.model.seq_len / columns["cp"], columns["tp"], columns["micro_batch_size"]
+    if rollout.log_prob_rows or rollout.log_prob_tokens:
+        packed, every = rollout.log_prob_tokens / row, rows * columns["grad_accum_steps"]
+        rows = at_fullest(training.recipe, rollout.log_prob_rows, training.model.seq_len, packed, every)
+    # Of a logit the product, and a copy in float32 (OpenRLHF 0.11, models/actor.py; NeMo-RL, distributed/
+    # model_utils.py; verl's kernel needs none, but its entropy one of 16 bits, workers/actor/dp_actor.py).
+    logits = np.minimum(rows * row, FEWEST_CHUNK_TOKENS if framework.kept.loss_chunks else np.inf)
+    logits = logits * framework.padded_vocab(training.model, tp) / tp * (framework.activation_bytes + FLOAT32_BYTES)
     held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
     gathered = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
     log_probs = left | {
         MemoryPart.WEIGHTS: parts[MemoryPart.WEIGHTS],
-        MemoryPart.ACTIVATIONS: activations * constants.activation_factor,
+        MemoryPart.ACTIVATIONS: rows * row * widest_bytes(training.model, tp) * constants.activation_factor,
         MemoryPart.LOGITS: logits * constants.activation_factor,
         MemoryPart.GATHERED: np.where(gathered, held.gathered_ends + 2 * held.gathered_unit, 0.0),
     }

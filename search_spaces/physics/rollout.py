@@ -11,13 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshtune.search_spaces.cluster import DeviceKind
-from meshtune.search_spaces.columns import Columns, FloatColumn
+from meshtune.search_spaces.columns import FloatColumn
 from meshtune.search_spaces.model import ModelSpec, layer_kinds, met_parameters
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES
-from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS
 from meshtune.search_spaces.physics.layer_time import Rank
-from meshtune.search_spaces.physics.recipes import at_fullest
-from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, OUTSIDE_BYTES, Training
+from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, OUTSIDE_BYTES, Training, usable_bytes
 from meshtune.search_spaces.recipe import Rollout
 
 # Of hidden states, keys and values.
@@ -34,7 +32,8 @@ EAGER_LAYER_S, BETWEEN_STEPS_S = 2.5e-4, 2e-3
 class Engine(NamedTuple):
     """On one of its devices, in bytes. passes: of the fullest pass, or of the sampler's logits of all rows, in 16 bits
     and in float32, which it tries before it starts (gpu_model_runner.py, profile_run). stays: beside the share, asleep
-    too."""
+    too. short: where one row of full length has no room, so that it does not start, the device's memory x what it needs
+    / its share; else 0."""
 
     training: Training
     rollout: Rollout
@@ -42,11 +41,7 @@ class Engine(NamedTuple):
     weights: float
     passes: float
     stays: float
-
-    @property
-    def lacking(self) -> float:
-        """Bytes that it starts with, one row of full length among them, over its share: above 1 it does not start."""
-        return (self.weights + self.passes + self.row(self.training.model.seq_len)) / self.share
+    short: float = 0.0
 
     def row(self, tokens: float) -> float:
         """Keys and values of a row of so many tokens: of heads, which tp cuts as far as there are some, or the narrow
@@ -73,7 +68,7 @@ class Engine(NamedTuple):
         tail = 0 if own.behind and own.devices else own.answer_tokens - mean
         return each, most, each * mean / most + tail
 
-    def generation_s(self, rank: Rank, rows: FloatColumn) -> FloatColumn:
+    def generation_s(self, rank: Rank, rows: FloatColumn) -> Any:
         """Seconds in which the engines write so many rows: decoding, each step of which reads the weights that its rows
         meet, and their keys and values; and the prompts' passes. Each answer counts with its prompt."""
         model, rollout, rates, c = self.training.model, self.rollout, rank.rates, rank.columns
@@ -97,35 +92,22 @@ class Engine(NamedTuple):
         step = np.maximum(np.maximum(reading, flight * computing) + reduced(flight), launching) + BETWEEN_STEPS_S
         prompts = each * rollout.prompt_tokens
         at_once = np.minimum(prompts, rollout.pass_tokens)
-        seconds: FloatColumn = steps * step + prompts * (computing + reduced(at_once) / at_once)
-        return seconds
-
-    def log_prob_bytes(self, columns: Columns) -> tuple[FloatColumn, FloatColumn]:
-        """Activations and logits of a training rank's pass of log-probabilities. Of a logit the product in 16 bits, and
-        its copy in float32 (OpenRLHF 0.11, models/actor.py; NeMo-RL, distributed/model_utils.py; verl's kernel goes
-        without that copy, but its entropy has one of 16 bits, workers/actor/dp_actor.py)."""
-        model, framework, rollout = self.training.model, self.training.framework, self.rollout
-        recipe, row, tp = self.training.recipe, model.seq_len / columns["cp"], columns["tp"]
-        rows, every = columns["micro_batch_size"], columns["micro_batch_size"] * columns["grad_accum_steps"]
-        if rollout.log_prob_rows or rollout.log_prob_tokens:
-            rows = at_fullest(recipe, rollout.log_prob_rows, model.seq_len, rollout.log_prob_tokens / row, every)
-        tokens = rows * row
-        at_once = np.minimum(tokens, FEWEST_CHUNK_TOKENS) if framework.kept.loss_chunks else tokens
-        logits = at_once * framework.padded_vocab(model, tp) / tp * (framework.activation_bytes + FLOAT32_BYTES)
-        return tokens * _widest_bytes(model, tp), logits
+        return steps * step + prompts * (computing + reduced(at_once) / at_once)
 
 
 def engine_of(training: Training, rollout: Rollout) -> Engine:
     model, device, tp = training.model, training.cluster.device, rollout.tp
     weights = (model.parameters - model.mtp_parameters) * rollout.weight_bits / 8 / tp
     logits = rollout.max_rows * model.vocab * (VALUE_BYTES + FLOAT32_BYTES)
-    passes = max(logits, float(rollout.pass_tokens * _widest_bytes(model, tp)))
+    passes = max(logits, float(rollout.pass_tokens * widest_bytes(model, tp)))
     passes += COMMUNICATOR_BYTES[device.kind] * (tp > 1)
     stays = OUTSIDE_BYTES[device.kind] + GRAPHS_BYTES[device.kind] * rollout.graphs
-    return Engine(training, rollout, rollout.share * device.memory_bytes, weights, passes, stays)
+    engine = Engine(training, rollout, rollout.share * device.memory_bytes, weights, passes, stays)
+    lacking = (weights + passes + engine.row(model.seq_len)) / engine.share
+    return engine._replace(short=usable_bytes(training) * lacking * (lacking > 1))
 
 
-def _widest_bytes(model: ModelSpec, tp: Any) -> Any:
+def widest_bytes(model: ModelSpec, tp: Any) -> Any:
     """Of one token in a pass without gradients: hidden states (the sum, a block's input and result), and the inner
     values of the widest block."""
     found = 0.0

@@ -43,8 +43,7 @@ _AXES = ("recompute", "micro_batch_size", "zero_stage", "zero_group", "tp", "cp"
 # What a change does beside memory and time.
 NUMERICS, TRAINED = "changes numerics", "changes what is trained"
 _DERIVED = ("dp", "grad_accum_steps")
-SHARES = tuple(tenths / 10 for tenths in range(1, 10))
-MICRO_BATCH_POWERS = tuple(2**power for power in range(11))
+SHARES = {tenths / 10 for tenths in range(1, 10)}
 _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)", "ZeRO 3 (FULL_SHARD)")
 
 
@@ -62,7 +61,7 @@ class Generated:
     engines_idle: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One share of the engine with one micro-batch. phase: the one that fits least, with p_fits. waits: of the rows
     that an engine may have in flight some find no room (vLLM preempts them: slow, and alive)."""
@@ -272,17 +271,16 @@ def _diagram(question: FitQuestion, plan: Plan) -> Iterator[Cell]:
     recipe, each = question.spec.training, plan.micro_batch_size * plan.grad_accum_steps
     if (rollout := recipe.rollout) is None:
         return
-    sizes = sorted({plan.micro_batch_size, *(size for size in MICRO_BATCH_POWERS if each % size == 0)})
-    for share, size in product(sorted({rollout.share, *SHARES}), sizes):
+    sizes = {plan.micro_batch_size, *(2**power for power in range(11) if each % 2**power == 0)}
+    for share, size in product(sorted({rollout.share, *SHARES}), sorted(sizes)):
         packed = size * question.spec.model.seq_len * (rollout.update_tokens > 0)
         own = replace(recipe, rollout=replace(rollout, share=share, update_tokens=packed))
-        some = replace(plan, micro_batch_size=size, grad_accum_steps=each // size)
-        setting = question.best(columns_of([some]), own)
+        setting = question.best(columns_of([replace(plan, micro_batch_size=size, grad_accum_steps=each // size)]), own)
         rows, speed = setting.generated, setting.prediction.speed
         assert rows is not None
         phase, p_fits = min(rows.p_fits.items(), key=lambda one: one[1])
         waits, step_s = rows.in_flight < rows.wanted, speed.step_s.value if speed else None
-        yield Cell(share=share, micro_batch=size, p_fits=p_fits, phase=phase, waits=waits, step_s=step_s)
+        yield Cell(share, size, p_fits, phase, waits, step_s)
 
 
 def _devices_needed(question: FitQuestion) -> str:
