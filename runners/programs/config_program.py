@@ -12,7 +12,8 @@ Beside rows and remarks (see `table`) the table of such a program has:
                 omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
                 option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
                 program: the words that start it, with groups of `script`; steps, warmup_steps: of a trial
-    [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key
+    [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key;
+                special: a function of special.py that gives what trials alone have
     [shapes]    of the model, see `named_models`
     [log]       patterns; ask: a question in place of them
     [keys]      known: those that the program has beside the ones that the table names elsewhere, derived: those that it
@@ -74,6 +75,10 @@ class ConfigProgram:
     def plain(self, key: str) -> str:
         """A key as the table has it."""
         return key
+
+    def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings by their names in a start."""
+        return settings
 
     def is_program(self, launch: Launch) -> bool:
         if not re.fullmatch(self._program["script"], launch.script):
@@ -217,6 +222,8 @@ class ConfigProgram:
         if removed := [key for key in trial.get("removed", "").split() if holds(said, key)]:
             reading.note(f"{', '.join(removed)}: taken out for trials, which evaluate, load and leave nothing")
         alone |= dict.fromkeys(removed)
+        if special := trial.get("special"):
+            alone |= table.special(special)(reading)
 
         def spell(settings: Mapping[str, Any]) -> dict[str, Any]:
             parts = [(key.partition("."), value) for key, value in settings.items()]
@@ -239,7 +246,7 @@ class ConfigProgram:
         }
         notes = (*(launch.notes if launch else ()), *reading.notes)
         catalogs = tuple(table.lists["program"].get("catalogs", "").split())
-        return reading.imported(workload, space=space, notes=notes, catalogs=catalogs, given=there)
+        return reading.imported(workload, space=space, notes=notes, catalogs=catalogs, given=self.named(there))
 
     def _ask_unknown(self, reading: Reading, said: Mapping[str, Any], variant: str) -> None:
         """Keys that the program is not known to have."""

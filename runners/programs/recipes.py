@@ -76,10 +76,19 @@ def targets(reading: Reading) -> None:
 
 
 def dropout(reading: Reading) -> None:
-    name = reading.first(_WORDS["dropout"].split())
+    _fraction(reading, "dropout", f"{_ADAPTER}.dropout")
+
+
+def share(reading: Reading) -> None:
+    """Of the device's memory, that an inference engine takes."""
+    _fraction(reading, "share", "training.rollout.share")
+
+
+def _fraction(reading: Reading, kind: str, field: str) -> None:
+    name = reading.first(_WORDS[kind].split())
     with suppress(ValueError):
-        if name and (said := reading.text(name, f"{_ADAPTER}.dropout")) is not None:
-            reading.put(f"{_ADAPTER}.dropout", float(said), name)
+        if name and (said := reading.text(name, field)) is not None:
+            reading.put(field, float(said), name)
 
 
 def ends(reading: Reading) -> None:
@@ -121,22 +130,22 @@ def beside(reading: Reading) -> None:
         other = reading.first(_WORDS["reference"].split())
         # With an adapter it is the base without it, unless another is named.
         base = fields.get("method") == "lora" and not (other and truth(reading.get(other)) is not False)
-        found.append(_companion(reading, "reference", "" if base or stored else other))
+        found.append(companion(reading, "reference", "" if base or stored else other))
         found[-1] |= {"bits": 0} if base or stored else {}
         found[-1] |= {"runs": False} if stored else {}
     if fields.get("stage") == "reward":
         reading.note("a head of one output in place of the vocabulary's, which predictions count")
-    if fields.get("stage") == "generated":
+    if fields.get("stage") == "generated" and "training.rollout.answer_tokens" not in fields:
         told = "samples are generated in the training, with a reward beside; predictions count one pass of one model"
         reading.ask("", f"{told}: compare memory and speed with a run")
     if teacher := reading.first(_WORDS["teacher"].split()):
-        found.append(_companion(reading, "teacher", teacher))
+        found.append(companion(reading, "teacher", teacher))
     if found:
         fields["training.beside"] = found
 
 
-def _companion(reading: Reading, role: str, name: str) -> dict[str, Any]:
-    """name: of the setting that names another model; "" for none."""
+def companion(reading: Reading, role: str, name: str) -> dict[str, Any]:
+    """A model beside the one that is trained. name: of the setting that names another model; "" for none."""
     said = str(reading.get(name)) if name else ""
     bits = reading.fields.get("loaded", 16)
     plain = {"role": role, "bits": bits} if bits != 16 else {"role": role}

@@ -45,14 +45,16 @@ class WordProgram(ConfigProgram):
         dump = {"words": [launch.script, *rest]}
         return self.imported(merged(own, said), launch, place=launch.place, words=words, asked=asked, dump=dump)
 
+    def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        dashes = "--" if self._command["words"] == "flags" else ""
+        return {f"{dashes}{name}": value for name, value in settings.items()}
+
     def delivered(
         self, own: Mapping[str, Any], settings: Mapping[str, Any], trial: Mapping[str, Any], words: Sequence[str]
     ) -> tuple[Sequence[str], Mapping[str, Any]]:
         """The words with the settings in place of the user's own; None takes a word away."""
         if not words:
             return words, {}
-        dashes = "--" if self._command["words"] == "flags" else ""
-        told = {f"{dashes}{name}": value for name, value in settings.items()}
-        alone = {f"{dashes}{name}": value for name, value in trial.items()}
+        told, alone = self.named(settings), self.named(trial)
         changes = {**dict.fromkeys(told), **dict(lines(told))}
-        return laid_over(words, changes), {"trial_arguments": alone} if alone else {}
+        return laid_over(words, changes), {"trial_arguments": {**alone}} if alone else {}
