@@ -134,7 +134,7 @@ def cluster_on(words: str) -> dict[str, Any]:
 
 
 # Sections of a catalog that are no knobs.
-_OPENING = ("ready", "needs")
+_OPENING = ("ready", "needs", "divides")
 
 
 @cache

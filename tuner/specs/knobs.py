@@ -69,7 +69,7 @@ def with_open_knobs(document: Mapping[str, Any], imported: Imported, *, cuda: bo
     file = configs[0] if len(configs) == 1 else workload.get("config", {})
     every = {name: entry for entries in knob_catalogs().values() for name, entry in entries.items()}
     for catalog in imported.catalogs:
-        ready, needs = opening(catalog)
+        ready, needs, *_ = opening(catalog)
         for name in dict.fromkeys(one for key in ready for one in _with_conditions(f"{catalog}_{key}", every)):
             key, knob = name.removeprefix(f"{catalog}_"), read_knob(name, every[name])
             setting = names_of(knob.argument)[0] if knob.argument else f"--{knob.config}"
@@ -80,20 +80,29 @@ def with_open_knobs(document: Mapping[str, Any], imported: Imported, *, cuda: bo
             same = ready.get(key, [present])
             more = knob.kind is KnobKind.NUMERIC and is_number(present) and present not in same
             values = [*same, present] if more else same
-            here = all(cuda if need == "cuda" else find_spec(need) for need in needs.get(key, "").split())
+            here = all(_is_here(need, imported, cuda) for need in needs.get(key, "").split())
             if not here or present not in values:
                 continue
             asked.append(f"{catalog}.{key}")
             opened[name] = {"values": values, "default": present, "numerics": "same"}
-            if knob.omit is not None and (said is not None or knob.omit not in values):
+            # A switch that is off has no word.
+            spoken = said is not None and "{value}" in (knob.argument or "{value}")
+            if knob.omit is not None and (spoken or knob.omit not in values):
                 opened[name]["omit"] = None
-            command, unsaid = workload.get("command", ""), {setting: None}
+            command, unsaid = workload.get("command", ""), dict.fromkeys(names_of(knob.argument or setting))
             before, line, last = str(command).rpartition("\n")
             if said is not None and isinstance(command, list):
                 workload["command"] = laid_over(command, unsaid)
             elif said is not None and (words := shell_words(last)):
                 workload["command"] = before + line + " ".join(laid_over(words, unsaid))
     return {**document, "workload": workload, **({CATALOGS: asked, KNOBS: opened} if opened else {})}
+
+
+def _is_here(need: str, imported: Imported, cuda: bool) -> bool:
+    """Whether CUDA, a module, or a word of the launch is there."""
+    if need.startswith("-"):
+        return (imported.given.get(need) or at(imported.given, need)) is not None
+    return cuda if need == "cuda" else find_spec(need) is not None
 
 
 def with_workload_defaults(
