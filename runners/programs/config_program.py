@@ -76,9 +76,10 @@ class ConfigProgram:
         """A key as the table has it."""
         return key
 
-    def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    def named(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings by their names in a start."""
-        return settings
+        dashes = "--" if self._command.get("words") == "flags" else ""
+        return {f"{dashes}{name}": value for name, value in settings.items()}
 
     def is_program(self, launch: Launch) -> bool:
         if not re.fullmatch(self._program["script"], launch.script):

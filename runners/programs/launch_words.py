@@ -32,13 +32,14 @@ class CannotApply(UserError, ValueError):
     """No edit of the text gives a start these words; the message has the words to change by hand."""
 
 
-def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def groups(words: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Each option's name and its words: `--a b c` up to the next one or a script, `--a=b`, `key=value`; for any other
-    word ""."""
+    word, and for a choice of words in a workload's command, ""."""
     group: list[str] = []
     for word in words:
-        takes = bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
-        names = bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
+        plain = isinstance(word, str)
+        takes = plain and bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
+        names = plain and bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
         if takes and not names:
             group.append(word)
             continue
@@ -63,7 +64,7 @@ def shell_words(line: str) -> list[str] | None:
     return None if re.sub(_RAW, "", line).strip() else [match[0] for match in re.finditer(_RAW, line)]
 
 
-def laid_over(words: Sequence[str], changes: Changes) -> list[str]:
+def laid_over(words: Sequence[Any], changes: Changes) -> list[Any]:
     """The words, with the changes in place of the options' own words, or at the end."""
     kept, left = list[str](), dict(changes)
     for name, group in groups(words):

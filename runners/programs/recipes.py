@@ -5,7 +5,6 @@ method (full, lora, freeze) and stage, what is made of a sample (`stages` in `ro
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import Any
 
 from meshtune.runners.documents import read_value
@@ -76,19 +75,9 @@ def targets(reading: Reading) -> None:
 
 
 def dropout(reading: Reading) -> None:
-    _fraction(reading, "dropout", f"{_ADAPTER}.dropout")
-
-
-def share(reading: Reading) -> None:
-    """Of the device's memory, that an inference engine takes."""
-    _fraction(reading, "share", "training.rollout.share")
-
-
-def _fraction(reading: Reading, kind: str, field: str) -> None:
-    name = reading.first(_WORDS[kind].split())
-    with suppress(ValueError):
-        if name and (said := reading.text(name, field)) is not None:
-            reading.put(field, float(said), name)
+    name = reading.first(_WORDS["dropout"].split())
+    if name and (said := reading.share(name, f"{_ADAPTER}.dropout")) is not None:
+        reading.put(f"{_ADAPTER}.dropout", said, name)
 
 
 def ends(reading: Reading) -> None:
@@ -130,7 +119,7 @@ def beside(reading: Reading) -> None:
         other = reading.first(_WORDS["reference"].split())
         # With an adapter it is the base without it, unless another is named.
         base = fields.get("method") == "lora" and not (other and truth(reading.get(other)) is not False)
-        found.append(companion(reading, "reference", "" if base or stored else other))
+        found.append(_companion(reading, "reference", "" if base or stored else other))
         found[-1] |= {"bits": 0} if base or stored else {}
         found[-1] |= {"runs": False} if stored else {}
     if fields.get("stage") == "reward":
@@ -138,14 +127,22 @@ def beside(reading: Reading) -> None:
     if fields.get("stage") == "generated" and "training.rollout.answer_tokens" not in fields:
         told = "samples are generated in the training, with a reward beside; predictions count one pass of one model"
         reading.ask("", f"{told}: compare memory and speed with a run")
+    elif fields.get("stage") == "generated":
+        reward, remote, value = (reading.first(_WORDS[kind].split()) for kind in ("reward", "remote", "value"))
+        if fields.get("compared"):
+            found.append({"role": "reference", **({"bits": 0} if fields.get("method") == "lora" else {})})
+        if reward and not remote:
+            found.append(_companion(reading, "reward", reward))
+        if fields.get("valued"):
+            found.append(_companion(reading, "value", value or ("" if remote else reward)))
     if teacher := reading.first(_WORDS["teacher"].split()):
-        found.append(companion(reading, "teacher", teacher))
+        found.append(_companion(reading, "teacher", teacher))
     if found:
         fields["training.beside"] = found
 
 
-def companion(reading: Reading, role: str, name: str) -> dict[str, Any]:
-    """A model beside the one that is trained. name: of the setting that names another model; "" for none."""
+def _companion(reading: Reading, role: str, name: str) -> dict[str, Any]:
+    """name: of the setting that names another model; "" for none."""
     said = str(reading.get(name)) if name else ""
     bits = reading.fields.get("loaded", 16)
     plain = {"role": role, "bits": bits} if bits != 16 else {"role": role}

@@ -16,6 +16,7 @@ from meshtune.runners.programs.dialects.config_import import arguments_alone, li
 from meshtune.runners.programs.dialects.omegaconf import OVERRIDE
 from meshtune.runners.programs.launch_words import laid_over
 from meshtune.runners.programs.table import lines
+from meshtune.search_spaces.knob_values import word
 
 
 class WordProgram(ConfigProgram):
@@ -45,16 +46,19 @@ class WordProgram(ConfigProgram):
         dump = {"words": [launch.script, *rest]}
         return self.imported(merged(own, said), launch, place=launch.place, words=words, asked=asked, dump=dump)
 
-    def named(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        dashes = "--" if self._command["words"] == "flags" else ""
-        return {f"{dashes}{name}": value for name, value in settings.items()}
-
     def delivered(
         self, own: Mapping[str, Any], settings: Mapping[str, Any], trial: Mapping[str, Any], words: Sequence[str]
-    ) -> tuple[Sequence[str], Mapping[str, Any]]:
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The words with the settings in place of the user's own; None takes a word away."""
         if not words:
             return words, {}
         told, alone = self.named(settings), self.named(trial)
-        changes = {**dict.fromkeys(told), **dict(lines(told))}
-        return laid_over(words, changes), {"trial_arguments": {**alone}} if alone else {}
+        # A choice of words is one element of the command.
+        choices = {name: told[name] for name in told if isinstance(told[name], Mapping)}
+        changes = {**dict.fromkeys(told), **dict(lines({name: told[name] for name in told if name not in choices}))}
+        chosen = [
+            {axis: {value: f"{name}={word(text)}" for value, text in texts.items()}}
+            for name, choice in choices.items()
+            for axis, texts in choice.items()
+        ]
+        return [*laid_over(words, changes), *chosen], {"trial_arguments": alone} if alone else {}

@@ -28,8 +28,8 @@ def parsed(words: list[str]) -> argparse.Namespace:
     }.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     for name in (
-        "train.colocate_all", "vllm.enforce_eager", "vllm.enable_sleep", "vllm.enable_prefix_caching", "ds.enable_sleep",
-        "ds.adam_offload", "actor.gradient_checkpointing_enable", "ds.packing_samples",
+        "train.colocate_all", "vllm.enforce_eager", "vllm.enable_sleep", "vllm.enable_prefix_caching",
+        "ds.enable_sleep", "ds.adam_offload", "actor.gradient_checkpointing_enable", "ds.packing_samples",
     ):  # fmt: skip
         parser.add_argument(f"--{name}", action="store_true")
     for name in (
@@ -90,11 +90,16 @@ def main() -> None:
         # As rollouts have other lengths; the first one is slow.
         slower = (1 + 0.01 * (step % 3)) * (1.5 if step == 1 else 1)
         timing = {f"timing/{name}": each * slower for name, each in seconds.items()}
-        status = {"policy_loss": -0.01, "actor_lr": 5e-07, "reward": 0.4, "rollout/response_length_mean": 700.0} | timing
+        status = {
+            "policy_loss": -0.01,
+            "actor_lr": 5e-07,
+            "reward": 0.4,
+            "rollout/response_length_mean": 700.0,
+        } | timing
         status["timing/step_total"] = sum(timing.values())
         sys.stdout.write(
-            f"\x1b[36m(PPOTrainer pid=42)\x1b[0m INFO 11-29 10:00:{step:02d} ppo_trainer.py:520] ✨ Global step {step}: "
-            f"{status}\n"
+            f"\x1b[36m(PPOTrainer pid=42)\x1b[0m INFO 11-29 10:00:{step:02d} ppo_trainer.py:520] "
+            f"✨ Global step {step}: {status}\n"
         )
     sys.stdout.flush()
 

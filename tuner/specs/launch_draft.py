@@ -93,8 +93,11 @@ def draft_launch(
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
     section = answers.get("cluster", document["cluster"])
     named = section if isinstance(section, Mapping) else {"preset": section}
-    device = cluster_presets().get(str(named.get("preset")), named).get("device")
-    document = with_open_knobs(document, imported, cuda=isinstance(device, Mapping) and device.get("kind") == "cuda")
+    preset = cluster_presets().get(str(named.get("preset")), named)
+    cuda = isinstance(device := preset.get("device"), Mapping) and device.get("kind") == "cuda"
+    nodes, each = ({**preset, **named}.get(key) or 1 for key in ("nodes", "devices_per_node"))
+    counts = {"devices": nodes * each, "devices_per_node": each}
+    document = with_open_knobs(document, imported, cuda=cuda, counts=counts)
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}
     changed = changed_document(document, placed({}, answers))

@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.programs.reading import Reading, truth
-from meshtune.runners.programs.recipes import companion
-from meshtune.runners.programs.table import table_of
 
 _ROLLOUT = "training.rollout"
-# Of dynamic filtering: prompts that are drawn for each that is kept.
-_FILTERED = 4
+_ANSWERS = ("rollout.max_new_tokens", "max_new_tokens", "generate_max_len")
 
 
 def kind(reading: Reading) -> str:
@@ -23,85 +20,62 @@ def kind(reading: Reading) -> str:
 
 
 def _on(reading: Reading, *names: str) -> bool:
-    return truth(reading.get(reading.first(names)) or False) is not False
+    """Whether a switch is, by one of its names."""
+    return bool(truth(reading.get(reading.first(names))))
 
 
 def _whole(reading: Reading, otherwise: int, *names: str) -> int:
-    """A count by one of the names, of this release or before."""
-    return reading.whole(reading.first(names) or names[0]) or otherwise
+    """A count, by one of its names."""
+    return reading.whole(reading.first(names)) or otherwise
 
 
 def lengths(reading: Reading) -> None:
-    """Of a prompt and its answer in all, and of each: until 0.9.0 by the two, 1,024 tokens unless said, and since by their
-    sum, 2,048 unless said, which an answer may fill up."""
-    prompt, answer = (reading.whole(name) for name in ("prompt_max_len", "generate_max_len"))
-    said = _whole(reading, (prompt or 1024) + (answer or 1024), "data.max_len", "max_len")
-    answer = answer or reading.whole(reading.first(("rollout.max_new_tokens", "max_new_tokens")))
-    answer = min(answer or said - (prompt or said // 2), said - 1)
-    reading.fields |= {
-        "model.seq_len": said,
-        f"{_ROLLOUT}.prompt_tokens": said - answer,
-        f"{_ROLLOUT}.answer_tokens": answer,
-    }
+    """Tokens of a prompt, of its answer and of both: until 0.9.0 by the two, 1,024 each unless said, and since by their
+    sum, which an answer may fill up; then half of it is taken for the prompt."""
+    prompt, answer = _whole(reading, 0, "prompt_max_len"), _whole(reading, 0, *_ANSWERS)
+    both = _whole(reading, (prompt or 1024) + (answer or 1024), "data.max_len", "max_len")
+    answer = min(answer or both - (prompt or both // 2), both - 1)
+    reading.fields |= {"model.seq_len": both, f"{_ROLLOUT}.prompt_tokens": both - answer}
+    reading.fields[f"{_ROLLOUT}.answer_tokens"] = answer
 
 
 def dynamic(reading: Reading) -> None:
     """Passes of so many tokens, in which rows of a micro-batch count for nothing."""
-    if not _on(reading, "train.dynamic_batch_enable", "use_dynamic_batch"):
-        return
-    update = _whole(reading, 16192, "train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
-    scored = _whole(reading, update, "rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
-    reading.fields |= {f"{_ROLLOUT}.update_tokens": update, f"{_ROLLOUT}.log_prob_tokens": scored}
-    rows = max(1, update // reading.fields["model.seq_len"])
-    reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows
-    reading.note(f"a pass takes {update} tokens, however many rows: {rows} of full length are counted")
+    if _on(reading, "train.dynamic_batch_enable", "use_dynamic_batch"):
+        tokens = _whole(reading, 16192, "train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
+        scored = _whole(reading, tokens, "rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
+        rows = max(1, tokens // reading.fields["model.seq_len"])
+        reading.fields |= {f"{_ROLLOUT}.update_tokens": tokens, f"{_ROLLOUT}.log_prob_tokens": scored}
+        reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows
+        reading.note(f"a pass takes {tokens} tokens, however many rows: {rows} of full length are counted")
 
 
-def _rows(reading: Reading) -> int:
-    """Of a rollout."""
+def rollout(reading: Reading) -> None:
+    """An engine's share, optimizer steps of a rollout, how far it runs ahead (ppo_trainer_async.py: as many as the queue
+    holds), and the devices of engines that do not share those of the training."""
+    fields, share = reading.fields, reading.first(("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization"))
     answers = _whole(reading, 1, "rollout.n_samples_per_prompt", "n_samples_per_prompt")
-    return _whole(reading, 1024, "rollout.batch_size", "rollout_batch_size") * answers
-
-
-def updates(reading: Reading) -> None:
-    """Optimizer steps of a rollout; the devices of its engines, where they are not those of the training; and how far it
-    runs ahead (ppo_trainer_async.py: as many batches as the queue holds)."""
-    epochs, batch = _whole(reading, 1, "train.max_epochs", "max_epochs"), reading.fields.get("global_batch_size") or 1
-    reading.fields[f"{_ROLLOUT}.updates"] = max(1, _rows(reading) // batch) * epochs
+    updates = _prompts(reading) * answers // (fields.get("global_batch_size") or 1)
     ahead = _on(reading, "train.async_enable", "async_train")
-    together = _on(reading, "train.colocate_all", "colocate_all_models")
-    reading.fields[f"{_ROLLOUT}.behind"] = ahead * _whole(reading, 1, "train.async_queue_size", "async_queue_size")
-    if together and not ahead:
-        return
-    engines = _whole(reading, 1, "vllm.num_engines", "vllm_num_engines")
-    of_engines = engines * _whole(reading, 1, "vllm.tensor_parallel_size", "vllm_tensor_parallel_size")
-    reading.fields[f"{_ROLLOUT}.devices"] = of_engines
-    told = "" if together else ", and other models where no flag colocates them"
-    reading.note(f"{of_engines} more devices are those of the engines{told}; the cluster's are the actor's")
+    fields |= {
+        f"{_ROLLOUT}.share": reading.share(share) or 0.95,
+        f"{_ROLLOUT}.updates": max(1, updates) * _whole(reading, 1, "train.max_epochs", "max_epochs"),
+        f"{_ROLLOUT}.behind": ahead * _whole(reading, 1, "train.async_queue_size", "async_queue_size"),
+    }
+    if ahead or not _on(reading, "train.colocate_all", "colocate_all_models"):
+        engines = _whole(reading, 1, "vllm.num_engines", "vllm_num_engines")
+        devices = engines * _whole(reading, 1, "vllm.tensor_parallel_size", "vllm_tensor_parallel_size")
+        fields[f"{_ROLLOUT}.devices"] = devices
+        reading.note(f"{devices} more devices are those of the engines: the cluster here has the actor's alone")
 
 
-def beside(reading: Reading) -> None:
-    """A reference unless the coefficient of its distance is 0, a reward model unless it is remote, and a value model where
-    advantages are estimated by one."""
-    by = reading.get(reading.first(("algo.advantage.estimator", "advantage_estimator"))) or "gae"
-    remote = ("reward.remote_url", "remote_rm_url", "train.agent_func_path", "agent_func_path")
-    reward = reading.first(("reward.model_name_or_path", "reward_pretrain"))
-    critic = reading.first(("critic.model_name_or_path", "critic_pretrain"))
-    base = reading.fields.get("method") == "lora"
-    coefficient = reading.get(reading.first(("algo.kl.init_coef", "init_kl_coef")))
-    found: list[dict[str, Any]] = []
-    if coefficient is None or float(coefficient) > 0:
-        found.append({"role": "reference", **({"bits": 0} if base else {})})
-    if reward and not reading.has(*remote):
-        found.append(companion(reading, "reward", reward))
-    if by == "gae":
-        found.append(companion(reading, "value", critic or ("" if reading.has(*remote) else reward)))
-    reading.fields["training.beside"] = found
+def _prompts(reading: Reading) -> int:
+    """Of a rollout."""
+    return _whole(reading, 1024, "rollout.batch_size", "rollout_batch_size")
 
 
 def samples(reading: Reading) -> dict[str, Any]:
-    """Prompts of a trial: those of its steps."""
-    steps = table_of(__package__).lists["variants"][kind(reading)]["command"]["steps"]
-    drawn = _FILTERED if _on(reading, "algo.dynamic_filtering_enable", "dynamic_filtering") else 1
+    """Prompts of a trial: of the steps that the table says, with filtering (dynamic_filtering) of four times as many."""
+    drawn = 4 if _on(reading, "algo.dynamic_filtering_enable", "dynamic_filtering") else 1
     name = "data.max_samples" if kind(reading) == "ppo" else "max_samples"
-    return {name: steps * drawn * _whole(reading, 1024, "rollout.batch_size", "rollout_batch_size")}
+    return {name: 6 * drawn * _prompts(reading)}
