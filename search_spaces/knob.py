@@ -57,9 +57,9 @@ class Knob:
     default: KnobValue | None = None
     # The condition under which it is active; empty: always. See `search_spaces.conditions`.
     when: str = ""
-    # How the job is told, one way at the most: words of its command line with {value} in them (and {devices/value}, how
-    # often the job's devices have so many, where the value is a number), the name of a variable,
-    # a dotted key of its configuration file ("FILE:KEY" where it has several), an option of the built-in trainer.
+    # How the job is told, one way at the most: words of its command line with {value} in them (and {devices/value}: how
+    # often its devices have so many), the name of a variable, a dotted key of its configuration file ("FILE:KEY" where
+    # it has several), an option of the built-in trainer.
     # None of them: the command has the placeholder {name}.
     argument: str | None = None
     env: str | None = None
@@ -169,9 +169,8 @@ class Knob:
         delivered = self.told(value)
         if delivered is None or self.argument is None:
             return []
-        share = str(devices // value) if isinstance(value, int) and value else ""
-        words = self.argument.replace(DEVICES_OVER_VALUE, share).split()
-        return [part.replace("{value}", word(delivered)) for part in words]
+        argument = self.argument.replace(DEVICES_OVER_VALUE, str(devices // max(1, value) if is_number(value) else ""))
+        return [part.replace("{value}", word(delivered)) for part in argument.split()]
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""

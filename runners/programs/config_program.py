@@ -76,11 +76,6 @@ class ConfigProgram:
         """A key as the table has it."""
         return key
 
-    def named(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings by their names in a start."""
-        dashes = "--" if self._command.get("words") == "flags" else ""
-        return {f"{dashes}{name}": value for name, value in settings.items()}
-
     def is_program(self, launch: Launch) -> bool:
         if not re.fullmatch(self._program["script"], launch.script):
             return False
@@ -247,7 +242,7 @@ class ConfigProgram:
         }
         notes = (*(launch.notes if launch else ()), *reading.notes)
         catalogs = tuple(table.lists["program"].get("catalogs", "").split())
-        return reading.imported(workload, space=space, notes=notes, catalogs=catalogs, given=self.named(there))
+        return reading.imported(workload, space=space, notes=notes, catalogs=catalogs, given=there)
 
     def _ask_unknown(self, reading: Reading, said: Mapping[str, Any], variant: str) -> None:
         """Keys that the program is not known to have."""

@@ -52,7 +52,9 @@ class WordProgram(ConfigProgram):
         """The words with the settings in place of the user's own; None takes a word away."""
         if not words:
             return words, {}
-        told, alone = self.named(settings), self.named(trial)
+        dashes = "--" if self._command["words"] == "flags" else ""
+        told = {f"{dashes}{name}": value for name, value in settings.items()}
+        alone = {f"{dashes}{name}": value for name, value in trial.items()}
         # A choice of words is one element of the command.
         choices = {name: told[name] for name in told if isinstance(told[name], Mapping)}
         changes = {**dict.fromkeys(told), **dict(lines({name: told[name] for name in told if name not in choices}))}

@@ -79,8 +79,8 @@ def with_open_knobs(
         for name in dict.fromkeys(one for key in ready for one in _with_conditions(f"{catalog}_{key}", every)):
             key, knob = name.removeprefix(f"{catalog}_"), read_knob(name, every[name])
             setting = names_of(knob.argument)[0] if knob.argument else f"--{knob.config}"
-            places = imported.given.get(setting), at(imported.given, setting), at(file, knob.config or "")
-            said = next((value for value in places if value is not None), None)
+            given = (at(imported.given, each) for each in (setting, setting.lstrip("-")))
+            said = next((each for each in (*given, at(file, knob.config or "")) if each is not None), None)
             present = knob.default if said is None else readings(str(said).lower())[0]
             if key not in ready:
                 # What a condition names alone stays as the launch has it.

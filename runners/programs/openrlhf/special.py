@@ -8,15 +8,14 @@ from typing import Any
 from meshtune.runners.programs.reading import Reading, truth
 
 _ROLLOUT = "training.rollout"
+_PROMPTS = ("rollout.batch_size", "rollout_batch_size")
 _ANSWERS = ("rollout.max_new_tokens", "max_new_tokens", "generate_max_len")
 
 
 def kind(reading: Reading) -> str:
     """Of 0.10 and later the flags have dots."""
     dotted = any(isinstance(value, Mapping) for value in reading.given.values())
-    if reading.script.endswith("ppo_ray"):
-        return "ppo" if dotted else "ppo_flat"
-    return "dotted" if dotted else "flat"
+    return ("ppo_" if reading.script.endswith("ppo_ray") else "") + ("dotted" if dotted else "flat")
 
 
 def _on(reading: Reading, *names: str) -> bool:
@@ -30,8 +29,8 @@ def _whole(reading: Reading, otherwise: int, *names: str) -> int:
 
 
 def lengths(reading: Reading) -> None:
-    """Tokens of a prompt, of its answer and of both: until 0.9.0 by the two, 1,024 each unless said, and since by their
-    sum, which an answer may fill up; then half of it is taken for the prompt."""
+    """Of a prompt, its answer and both: until 0.9.0 by the two, 1,024 tokens each unless said; since then by their sum,
+    which an answer may fill up, and half of which is taken for the prompt."""
     prompt, answer = _whole(reading, 0, "prompt_max_len"), _whole(reading, 0, *_ANSWERS)
     both = _whole(reading, (prompt or 1024) + (answer or 1024), "data.max_len", "max_len")
     answer = min(answer or both - (prompt or both // 2), both - 1)
@@ -51,11 +50,11 @@ def dynamic(reading: Reading) -> None:
 
 
 def rollout(reading: Reading) -> None:
-    """An engine's share, optimizer steps of a rollout, how far it runs ahead (ppo_trainer_async.py: as many as the queue
-    holds), and the devices of engines that do not share those of the training."""
+    """An engine's share, optimizer steps of a rollout, how far it runs ahead (ppo_trainer_async.py: as the queue holds),
+    and the devices of engines that do not share those of the training."""
     fields, share = reading.fields, reading.first(("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization"))
     answers = _whole(reading, 1, "rollout.n_samples_per_prompt", "n_samples_per_prompt")
-    updates = _prompts(reading) * answers // (fields.get("global_batch_size") or 1)
+    updates = _whole(reading, 1024, *_PROMPTS) * answers // (fields.get("global_batch_size") or 1)
     ahead = _on(reading, "train.async_enable", "async_train")
     fields |= {
         f"{_ROLLOUT}.share": reading.share(share) or 0.95,
@@ -69,13 +68,8 @@ def rollout(reading: Reading) -> None:
         reading.note(f"{devices} more devices are those of the engines: the cluster here has the actor's alone")
 
 
-def _prompts(reading: Reading) -> int:
-    """Of a rollout."""
-    return _whole(reading, 1024, "rollout.batch_size", "rollout_batch_size")
-
-
 def samples(reading: Reading) -> dict[str, Any]:
     """Prompts of a trial: of the steps that the table says, with filtering (dynamic_filtering) of four times as many."""
     drawn = 4 if _on(reading, "algo.dynamic_filtering_enable", "dynamic_filtering") else 1
-    name = "data.max_samples" if kind(reading) == "ppo" else "max_samples"
-    return {name: 6 * drawn * _prompts(reading)}
+    name = "data.max_samples" if kind(reading) == "ppo_dotted" else "max_samples"
+    return {name: 6 * drawn * _whole(reading, 1024, *_PROMPTS)}
