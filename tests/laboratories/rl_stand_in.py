@@ -15,8 +15,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 GB = 1e9
@@ -36,13 +35,11 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """devices: of the training, which an engine shares. rows: of a step, update_rows: of an update. share: of the
-    device's memory. micro, log_prob_rows: rows of a pass on one device. pass_tokens: of an update's pass, where rows are
-    packed; 0: by rows."""
+    """devices: of the training, which an engine shares. rows: of a step. share: of the device's memory. micro,
+    log_prob_rows: rows of a pass on one device. pass_tokens: of an update's pass, where rows are packed; 0: by rows."""
 
     devices: int
     rows: int
-    update_rows: int
     prompt: int
     answer: int
     tp: int
@@ -59,7 +56,6 @@ class Setting:
     sleeps: bool = True
     fused: bool = False
     reference: bool = False
-    timing: dict[str, float] = field(default_factory=dict)
 
     @property
     def state(self) -> float:
@@ -95,7 +91,7 @@ class Setting:
         return peak
 
     def seconds(self, step: int) -> tuple[dict[str, float], int]:
-        """Of each phase of a step, and the step's tokens. Lengths differ from step to step, and not between settings."""
+        """Of each phase of a step, and the step's tokens. Lengths differ by step, and not between settings."""
         mean = 0.5 * (1 + 0.1 * random.Random(step).uniform(-1, 1)) * self.answer
         tokens = int(self.rows * (self.prompt + mean))
         each, held = math.ceil(self.rows * self.tp / self.devices), self.held()
@@ -118,6 +114,11 @@ class Setting:
         return found, tokens
 
 
+def write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def truth(text: str) -> bool:
     return text.lower() == "true"
 
@@ -135,7 +136,10 @@ def verl(words: list[str]) -> None:
         return int(given.get(name, default))
 
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-    answers, devices = number(f"{rollout}.n", "1"), number("trainer.nnodes", "1") * number("trainer.n_gpus_per_node", "8")
+    answers, devices = (
+        number(f"{rollout}.n", "1"),
+        number("trainer.nnodes", "1") * number("trainer.n_gpus_per_node", "8"),
+    )
     dynamic = truth(given.get(f"{actor}.use_dynamic_bsz", "False"))
     update_tokens = number(f"{actor}.ppo_max_token_len_per_gpu", "16384") if dynamic else 0
     tokens = number(f"{rollout}.log_prob_max_token_len_per_gpu", str(update_tokens)) if dynamic else 0
@@ -149,7 +153,6 @@ def verl(words: list[str]) -> None:
     setting = Setting(
         devices=devices,
         rows=prompts * answers,
-        update_rows=number(f"{actor}.ppo_mini_batch_size", "256") * answers,
         prompt=number("data.max_prompt_length", "512"),
         answer=number("data.max_response_length", "512"),
         tp=tp,
@@ -172,7 +175,7 @@ def verl(words: list[str]) -> None:
         f"max_seq_len=tensor({longest})"
     )
     process = "(TaskRunner pid=4242)"
-    print(f"{process} Total training steps: {given.get('trainer.total_training_steps')}", flush=True)
+    write(f"{process} Total training steps: {given.get('trainer.total_training_steps')}")
     setting.held()
     for step in range(1, number("trainer.total_training_steps", "4") + 1):
         setting.check_generation()
@@ -207,8 +210,7 @@ def verl(words: list[str]) -> None:
             "perf/throughput": tokens / (whole * devices),
         }
         told = " - ".join([f"step:{step}", *(f"{name}:{value}" for name, value in metrics.items())])
-        print(f"{process} {told}", flush=True)
-        time.sleep(0.02)
+        write(f"{process} {told}")
 
 
 # Of Ray's report of a worker's error, the frames that say in which phase it was.
@@ -234,8 +236,8 @@ def out_of_memory(phase: str) -> None:
     for file, line, function, text in _FRAMES[phase]:
         lines += [f'  File "{file}", line {line}, in {function}', f"    {text}"]
     lines.append(
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.28 GiB. GPU 0 has a total capacity of 79.11 GiB "
-        "of which 3.02 GiB is free."
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.28 GiB. GPU 0 has a total capacity of 79.11 "
+        "GiB of which 3.02 GiB is free."
     )
     sys.exit("\n".join(lines))
 

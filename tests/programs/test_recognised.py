@@ -32,8 +32,17 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "trainer.n_gpus_per_node=4 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.n=4 "
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 data.max_prompt_length=1024 "
         "data.max_response_length=3072 actor_rollout_ref.rollout.tensor_model_parallel_size=4 "
-        "trainer.default_local_dir=/data/mine trainer.save_freq=5 trainer.resume_mode=auto",
+        "trainer.default_local_dir=/data/mine trainer.save_freq=5 trainer.resume_mode=auto "
+        "trainer.rollout_data_dir=/data/rows actor_rollout_ref.actor.use_kl_loss=True algorithm.adv_estimator=grpo",
         {
+            "training.rollout.tp": 4,
+            "training.rollout.answer_tokens": 3072,
+            "training.rollout.updates": 16,
+            "training.rollout.share": 0.5,
+            "training.rollout.graphs": True,
+            "training.beside": [{"role": "reference", "bits": 32}],
+            "workload.steps": 6,
+            "workload.log.step_time_s": r"timing_s/step:([\d.e+-]+)",
             "model.layers": 36,
             "model.seq_len": 4096,
             "global_batch_size": 256,
@@ -43,7 +52,7 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
             "baseline.recompute": "full",
             "workload.start": "job",
         },
-        "/data/mine resume_mode=auto save_freq=5",
+        "/data/mine resume_mode=auto save_freq=5 /data/rows",
     ),
     "openrlhf": (
         "deepspeed --num_nodes 2 --num_gpus 8 --module openrlhf.cli.train_sft --pretrain Qwen/Qwen3-8B --max_len 8192 "
@@ -187,9 +196,9 @@ def test_a_start_is_read_as_far_as_its_table_goes(program, folder):
             assert at(spec, path) == value, path
     command = spec["workload"]["command"]
     alone = spec["workload"].get("trial_arguments", {})
-    started = " ".join(laid_over(command, {**dict.fromkeys(alone), **dict(lines(alone))}))
+    started = " ".join(map(str, laid_over(command, {**dict.fromkeys(alone), **dict(lines(alone))})))
     assert [word for word in left_out.split() if word in started] == []
-    assert all(word and word == word.strip() for word in command)
+    assert all(word and word == word.strip() for word in map(str, command))
     assert spec["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
     spec.pop("open_questions", None)
     if spec["workload"].get("log", ...) is None:
@@ -258,7 +267,7 @@ def test_more_context_ranks_than_kv_heads_run_where_the_program_repeats_them(fol
     (folder / "run.sh").write_text(f"{start} actor_rollout_ref.actor.ulysses_sequence_parallel_size=16\n")
     spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
     assert (spec["model"]["kv_heads"], spec["baseline"]["cp"], spec["baseline"]["context"]) == (8, 16, "ulysses")
-    spec.pop("open_questions")
+    assert "open_questions" not in spec
     spaces(folder, json.dumps(spec))
     # Megatron-Core's attention does not.
     spec["workload"]["framework"] = "megatron-core-bfloat16"
@@ -300,7 +309,16 @@ def test_dynamic_batches_of_verl_make_no_placeholder(folder):
     (folder / "run.sh").write_text(f"{READ['verl'][0]} {more}\n")
     spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
     assert spec["workload"]["fixed"].items() >= {"micro_batch_size": 2, "grad_accum_steps": 16}.items()
-    assert "{micro_batch_size}" not in " ".join(spec["workload"]["command"])
+    assert "{micro_batch_size}" not in str(spec["workload"]["command"])
+
+
+def test_engines_of_verl_with_devices_of_their_own_are_no_part_of_the_training_s(folder):
+    start = READ["verl"][0].replace("verl.trainer.main_ppo", "verl.experimental.one_step_off_policy.main_ppo")
+    (folder / "run.sh").write_text(f"{start} rollout.nnodes=1 rollout.n_gpus_per_node=2\n")
+    done = run("import", "run.sh", "--cluster", "dgx-h100")
+    rollout = parse_yaml(done.out)["training"]["rollout"]
+    assert (rollout["devices"], rollout["behind"]) == (2, 1)
+    assert "1 x 2 devices generate, beside those of the training" in done.err
 
 
 def test_words_behind_a_variable_are_followed(folder):

@@ -70,7 +70,7 @@ def with_open_knobs(
     they need is here. What the launch says of one is its default; its command says it no more. counts: of the
     cluster, `devices` and `devices_per_node`."""
     workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
-    stays = dict[str, tuple[KnobValue, ...]]()
+    stays = dict[str, tuple[Any, ...]]()
     configs = [config["base"] for config in workload.get("configs", {}).values()]
     file = configs[0] if len(configs) == 1 else workload.get("config", {})
     every = {name: entry for entries in knob_catalogs().values() for name, entry in entries.items()}
@@ -110,7 +110,7 @@ def with_open_knobs(
     return {**document, "workload": workload, **({CATALOGS: asked, KNOBS: opened} if opened else {})}
 
 
-def _holds(when: str, stays: Mapping[str, tuple[KnobValue, ...]]) -> bool:
+def _holds(when: str, stays: Mapping[str, tuple[Any, ...]]) -> bool:
     """Whether a condition over knobs holds of the first of each one's values."""
     found = parse_condition(when, {name: Domain(values) for name, values in stays.items()})
     return bool(found.holds(lambda name: [0], 1)[0])

@@ -93,6 +93,9 @@ def draft_launch(
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
     section = answers.get("cluster", document["cluster"])
     named = section if isinstance(section, Mapping) else {"preset": section}
+    if "cluster" in answers and isinstance(document["cluster"], Mapping) and "preset" in named:
+        # Of another preset this machine's devices say nothing.
+        document["cluster"] = document["cluster"] if document["cluster"].get("preset") == named["preset"] else None
     preset = cluster_presets().get(str(named.get("preset")), named)
     cuda = isinstance(device := preset.get("device"), Mapping) and device.get("kind") == "cuda"
     nodes, each = ({**preset, **named}.get(key) or 1 for key in ("nodes", "devices_per_node"))
