@@ -164,7 +164,7 @@ class Knob:
             return None
         return self.words.get(word(value), value)
 
-    def arguments(self, value: KnobValue, devices: int) -> list[str]:
+    def arguments(self, value: KnobValue, devices: int = 1) -> list[str]:
         """The words of the command line for a value, of a knob that is told by an argument. devices: of the job."""
         delivered = self.told(value)
         if delivered is None or self.argument is None:

@@ -1,10 +1,10 @@
 """Stands in for openrlhf.cli.train_ppo_ray: takes its flags, prints the lines of its log, and trains nothing.
 
-Flags and what it refuses are those of openrlhf/cli/train_ppo_ray.py, lines are those of PPOTrainer.fit in
-openrlhf/trainer/ppo_trainer.py with the form of openrlhf/utils/logging_utils.py, OpenRLHF at 3c3be623, behind the tag that Ray
-gives a line of an actor. The seconds are planted, not waited for: a step is a generation (rounds of as many rows as an engine's
-keys and values have room for), a pass of log-probabilities for each micro-batch, updates, and what sleeping engines and states
-copy. Memory is that of the fullest phase, in GB."""
+Flags and what it refuses are those of openrlhf/cli/train_ppo_ray.py, lines those of PPOTrainer.fit in
+openrlhf/trainer/ppo_trainer.py in the form of openrlhf/utils/logging_utils.py, OpenRLHF at 3c3be623, behind the tag
+that Ray gives a line of an actor. The seconds are planted, not waited for: a step is a generation (rounds of as many
+rows as an engine's keys and values have room for), a pass of log-probabilities for each micro-batch, updates, and what
+sleeping engines and states copy. Memory is that of the fullest phase, in GB."""
 
 from __future__ import annotations
 

@@ -18,18 +18,13 @@ def kind(reading: Reading) -> str:
     return ("ppo_" if reading.script.endswith("ppo_ray") else "") + ("dotted" if dotted else "flat")
 
 
-def _on(reading: Reading, *names: str) -> bool:
-    """Whether a switch is, by one of its names."""
-    return bool(truth(reading.get(reading.first(names))))
-
-
 def _whole(reading: Reading, otherwise: int, *names: str) -> int:
     """A count, by one of its names."""
     return reading.whole(reading.first(names)) or otherwise
 
 
 def lengths(reading: Reading) -> None:
-    """Of a prompt, its answer and both: until 0.9.0 by the two, 1,024 tokens each unless said; since then by their sum,
+    """Of a prompt, its answer and both: until 0.9.0 by the two, 1,024 tokens each unless said; since by their sum,
     which an answer may fill up, and half of which is taken for the prompt."""
     prompt, answer = _whole(reading, 0, "prompt_max_len"), _whole(reading, 0, *_ANSWERS)
     both = _whole(reading, (prompt or 1024) + (answer or 1024), "data.max_len", "max_len")
@@ -40,7 +35,7 @@ def lengths(reading: Reading) -> None:
 
 def dynamic(reading: Reading) -> None:
     """Passes of so many tokens, in which rows of a micro-batch count for nothing."""
-    if _on(reading, "train.dynamic_batch_enable", "use_dynamic_batch"):
+    if truth(reading.get(reading.first(("train.dynamic_batch_enable", "use_dynamic_batch")))):
         tokens = _whole(reading, 16192, "train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
         scored = _whole(reading, tokens, "rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
         rows = max(1, tokens // reading.fields["model.seq_len"])
@@ -50,26 +45,25 @@ def dynamic(reading: Reading) -> None:
 
 
 def rollout(reading: Reading) -> None:
-    """An engine's share, optimizer steps of a rollout, how far it runs ahead (ppo_trainer_async.py: as the queue holds),
-    and the devices of engines that do not share those of the training."""
+    """An engine's share, optimizer steps of a rollout, how far it runs ahead (ppo_trainer_async.py: by its queue), and
+    the devices of engines that do not share those of the training."""
     fields, share = reading.fields, reading.first(("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization"))
     answers = _whole(reading, 1, "rollout.n_samples_per_prompt", "n_samples_per_prompt")
     updates = _whole(reading, 1024, *_PROMPTS) * answers // (fields.get("global_batch_size") or 1)
-    ahead = _on(reading, "train.async_enable", "async_train")
+    ahead = bool(truth(reading.get(reading.first(("train.async_enable", "async_train")))))
     fields |= {
         f"{_ROLLOUT}.share": reading.share(share) or 0.95,
         f"{_ROLLOUT}.updates": max(1, updates) * _whole(reading, 1, "train.max_epochs", "max_epochs"),
         f"{_ROLLOUT}.behind": ahead * _whole(reading, 1, "train.async_queue_size", "async_queue_size"),
     }
-    if ahead or not _on(reading, "train.colocate_all", "colocate_all_models"):
+    if ahead or not truth(reading.get(reading.first(("train.colocate_all", "colocate_all_models")))):
         engines = _whole(reading, 1, "vllm.num_engines", "vllm_num_engines")
-        devices = engines * _whole(reading, 1, "vllm.tensor_parallel_size", "vllm_tensor_parallel_size")
-        fields[f"{_ROLLOUT}.devices"] = devices
+        fields[f"{_ROLLOUT}.devices"] = devices = engines * (fields.get(f"{_ROLLOUT}.tp") or 1)
         reading.note(f"{devices} more devices are those of the engines: the cluster here has the actor's alone")
 
 
 def samples(reading: Reading) -> dict[str, Any]:
-    """Prompts of a trial: of the steps that the table says, with filtering (dynamic_filtering) of four times as many."""
-    drawn = 4 if _on(reading, "algo.dynamic_filtering_enable", "dynamic_filtering") else 1
+    """Prompts of a trial: of the steps that the table says; where some are left out, four times as many."""
+    drawn = 4 if truth(reading.get(reading.first(("algo.dynamic_filtering_enable", "dynamic_filtering")))) else 1
     name = "data.max_samples" if kind(reading) == "ppo_dotted" else "max_samples"
     return {name: 6 * drawn * _whole(reading, 1024, *_PROMPTS)}

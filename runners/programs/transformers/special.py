@@ -74,24 +74,25 @@ def rollout(reading: TrainerReading) -> None:
     """What generates: vLLM with a share of the devices, a server of its own, or the model itself, whose rows are all in
     flight; and the updates of a generation, of whose rows an update has the global batch."""
     fields, vllm = reading.fields, bool(truth(reading.get("--use_vllm")))
-    passes, batch = reading.whole("--steps_per_generation"), fields.get("global_batch_size") or 0
+    rows, passes = (reading.whole(f"--{name}") for name in ("generation_batch_size", "steps_per_generation"))
+    micro, own = (fields.get(name) or 1 for name in ("micro_batch_size", "grad_accum_steps"))
+    # Of a device.
     devices = (fields.get("nodes") or 1) * (fields.get("devices_per_node") or 1)
-    passed = (passes or 0) * (fields.get("micro_batch_size") or 0) * devices
-    rows = reading.whole("--generation_batch_size") or passed or batch
+    each = rows // devices if rows else (passes or own) * micro
     fields |= {
-        f"{_ROLLOUT}.updates": max(1, rows // (batch or rows or 1)) * (reading.whole("--num_iterations") or 1),
+        f"{_ROLLOUT}.updates": max(1, each // (own * micro)) * (reading.whole("--num_iterations") or 1),
         f"{_ROLLOUT}.graphs": vllm,
         f"{_ROLLOUT}.sleeps": not vllm or bool(truth(reading.get("--vllm_enable_sleep_mode"))),
     }
     if passes:
         reading.alone.add("micro_batch_size")
-        reading.note(f"--steps_per_generation counts micro-batches: say --generation_batch_size {rows} to try others")
+        reading.note("--steps_per_generation counts micro-batches: with --generation_batch_size trials have others")
     if vllm and reading.get("--vllm_mode") == "server":
         reading.guess(f"{_ROLLOUT}.devices", 1, "devices of vLLM's server, which runs while trials do: how many?")
     elif vllm:
         fields[f"{_ROLLOUT}.share"] = reading.share("--vllm_gpu_memory_utilization") or 0.3
     else:
-        fields[f"{_ROLLOUT}.max_rows"] = max(1, rows // devices)
+        fields[f"{_ROLLOUT}.max_rows"] = max(1, each)
 
 
 # What shards.
