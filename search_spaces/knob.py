@@ -169,7 +169,8 @@ class Knob:
         delivered = self.told(value)
         if delivered is None or self.argument is None:
             return []
-        argument = self.argument.replace(DEVICES_OVER_VALUE, str(devices // max(1, value) if is_number(value) else ""))
+        share = devices // max(1, value) if isinstance(value, int) else devices
+        argument = self.argument.replace(DEVICES_OVER_VALUE, str(share))
         return [part.replace("{value}", word(delivered)) for part in argument.split()]
 
     def declared(self, effect: str) -> int:

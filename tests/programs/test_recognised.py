@@ -102,9 +102,9 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         'ray job submit --address=http://127.0.0.1:8265 --runtime-env-json=\'{"env_vars": {"NCCL_DEBUG": "WARN"}}\' '
         "--no-wait -- python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 2 --actor_num_gpus_per_node 8 "
         "--ref_num_nodes 1 --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --pretrain Qwen/Qwen3-8B "
-        "--reward_pretrain Qwen/Qwen3-4B --micro_train_batch_size 2 --train_batch_size 128 --micro_rollout_batch_size 4 "
-        "--rollout_batch_size 256 --n_samples_per_prompt 4 --max_epochs 2 --prompt_max_len 1024 --generate_max_len 2048 "
-        "--zero_stage 3 --adam_offload --init_kl_coef 0 --advantage_estimator rloo --async_train --async_queue_size 2 "
+        "--reward_pretrain Qwen/Qwen3-4B --micro_train_batch_size 2 --train_batch_size 128 "
+        "--micro_rollout_batch_size 4 --rollout_batch_size 256 --n_samples_per_prompt 4 --max_epochs 2 "
+        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 --advantage_estimator rloo --async_train --async_queue_size 2 "
         "--enforce_eager --gradient_checkpointing --save_path /data/mine --load_checkpoint",
         {
             "model.seq_len": 3072,
