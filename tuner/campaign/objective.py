@@ -109,7 +109,7 @@ class Yardstick:
         return Estimate(self.of(measurement), low, high)
 
     def score(self, measurement: Measurement) -> float:
-        """The objective at the mean step time as a number to maximise; step times, whose tokens may differ, by token."""
+        """The objective at the mean step time as a number to maximise; step times, of unlike tokens, by token."""
         value = self.of(measurement) / (1 if self.objective.per_device else measurement.tokens_per_step)
         return -value if self.objective.smaller_is_better else value
 
