@@ -178,8 +178,7 @@ def read_last_words(text: str, patterns: Patterns | None = None) -> LastWords | 
     previous: Cause | None = None
     for line in split_lines([text.encode()], whole=False):
         rank, words = untagged(line)
-        # Ray has many processes' words in one log, each with its name before.
-        writer = line.partition(")")[0] if line.startswith("(") else rank
+        writer = line.partition(")")[0] if line.startswith("(") else rank  # Ray's processes share a log
         if words.startswith("Traceback (most recent call last)") or ("ray::" in words and _FRAME.search(words)):
             tracebacks[writer] = [words]
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import fsum, isfinite
+from math import isfinite
 from typing import Any
 
 import re2
@@ -116,7 +116,7 @@ class Patterns:
         rank = match[named] if named else None
         try:
             values = [float(text.replace(b",", b"").strip()) for text in (texts if name in PHASES else texts[:1])]
-            return Found(fsum(values), None if rank is None else int(rank)) if values else None
+            return Found(sum(values), None if rank is None else int(rank)) if values else None
         except ValueError:
             return None
 

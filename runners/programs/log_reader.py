@@ -193,7 +193,7 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
 
 def _profile(times_s: Sequence[float], phases_s: Mapping[StepPhase, Sequence[float]]) -> Profile | None:
     """The phases of the timed steps, each as its mean; what is in none is "other". None where no phase was told."""
-    if not phases_s or not all(0 <= taken <= MAX_STEP_S for each in phases_s.values() for taken in each):
+    if not phases_s or not all(0 <= one <= MAX_STEP_S for each in (times_s, *phases_s.values()) for one in each):
         return None
     parts = {str(phase): fmean(taken) for phase, taken in phases_s.items()}
     step_s = fmean(times_s)

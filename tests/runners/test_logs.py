@@ -214,7 +214,7 @@ def test_a_count_of_all_tokens_so_far_tells_what_each_step_adds(tmp_path):
     assert measured.step_times_s == pytest.approx((5.0, 4.0, 3.0))  # 500 tokens a second in all: 2, 4 and 6 s of them
 
 
-@pytest.mark.parametrize("count", ["nan", "1e300", "0", "none"])
+@pytest.mark.parametrize("count", ["nan", "1e300", "0", "none", "1e308 of 1e308", "-5"])
 def test_tokens_that_no_step_can_have_are_not_counted(count, tmp_path):
     log_path(tmp_path, 0).write_text(f"took 2 s of {count}\n" * 3)
     patterns = Patterns({"step_time_s": r"took (\d+) s", "tokens": r"of (\S+)", "reward_s": r"of (\S+)"})

@@ -161,10 +161,9 @@ def other_codes(spec: CampaignSpec, knobs: KnobSet, training: Training) -> Other
 def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:
     """The campaign as a search sees it, in the order of choosing; a confirmed plan stands there several times."""
     yardstick = yardstick_of(spec)
-    # Steps of unlike tokens are seen as of the tokens that a row of the first one had.
     timed = [(trial, run) for trial in trials if (run := trial.measurement) is not None]
     rows = {trial.number: run.tokens_per_step / trial.plan.global_batch_size for trial, run in timed}
-    first = next(iter(rows.values()), 0.0)
+    first = next(iter(rows.values()), 0.0)  # steps of unlike tokens are seen as of these
     return [
         Observation(
             plan=trial.plan,
