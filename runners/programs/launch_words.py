@@ -8,9 +8,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
-from meshtune.runners.programs.capture.stand_in import NAMES
+from meshtune.runners.programs.capture.stand_in import LAUNCH_MODULES, NAMES
 from meshtune.runners.programs.dialects.base import Launch
 from meshtune.search_spaces.checks import UserError
 
@@ -31,13 +32,14 @@ class CannotApply(UserError, ValueError):
     """No edit of the text gives a start these words; the message has the words to change by hand."""
 
 
-def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def groups(words: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Each option's name and its words: `--a b c` up to the next one or a script, `--a=b`, `key=value`; for any other
-    word ""."""
+    word, and for a choice of words in a workload's command, ""."""
     group: list[str] = []
     for word in words:
-        takes = bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
-        names = bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
+        plain = isinstance(word, str)
+        takes = plain and bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
+        names = plain and bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
         if takes and not names:
             group.append(word)
             continue
@@ -51,9 +53,9 @@ def groups(words: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def at_program(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words of the launcher, and those from the script or the last `-m` on; without one all are the program's."""
-    modules = [at for at, word in enumerate(words) if word == "-m"]
-    at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS)), modules[-1] if modules else 0)
+    """The words of the launcher, and those from the script or the module on; without one all are the program's."""
+    modules = {at for at, pair in enumerate(pairwise(words)) if pair[0] == "-m" and pair[1] not in LAUNCH_MODULES}
+    at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS) or at in modules), 0)
     return words[:at], words[at:]
 
 
@@ -62,7 +64,7 @@ def shell_words(line: str) -> list[str] | None:
     return None if re.sub(_RAW, "", line).strip() else [match[0] for match in re.finditer(_RAW, line)]
 
 
-def laid_over(words: Sequence[str], changes: Changes) -> list[str]:
+def laid_over(words: Sequence[Any], changes: Changes) -> list[Any]:
     """The words, with the changes in place of the options' own words, or at the end."""
     kept, left = list[str](), dict(changes)
     for name, group in groups(words):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,6 +124,16 @@ class Reading(Remarks):
             path,
             f"{self.placed(name)}: {shown(self.get(name))} is no whole number from {least} to {MAX_WHOLE}; fill it in",
         )
+        return None
+
+    def share(self, name: str, path: str = "") -> float | None:
+        """The part of a whole, from 0 to 1; None where it is not said, or none, which is asked."""
+        if (value := self.text(name, path)) is None:
+            return None
+        with suppress(ValueError):
+            if 0 <= float(value) <= 1:
+                return float(value)
+        self.ask(path, f"{self.placed(name)}: {shown(self.get(name))} is no number from 0 to 1; fill it in")
         return None
 
     def flag(self, name: str, path: str = "") -> bool | None:

@@ -43,7 +43,7 @@ from meshtune.search_spaces.columns import sharding_ranks, zero_groups
 from meshtune.search_spaces.conditions import Condition, Domain, parse_condition
 from meshtune.search_spaces.model import Activation, Norm, Position
 from meshtune.search_spaces.plan import AXES, Plan
-from meshtune.search_spaces.recipe import Adapter, Recipe
+from meshtune.search_spaces.recipe import Adapter, Recipe, Rollout
 
 DTYPES = ("bfloat16", "float16", "float32")
 # Of the fields that are no numbers.
@@ -53,6 +53,7 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
     "model.tied_head": (False, True),
     **{f"training.{each.name}": (False, True) for each in fields(Recipe) if each.type == "bool"},
     **{f"training.adapter.{each.name}": (False, True) for each in fields(Adapter) if each.type == "bool"},
+    **{f"training.rollout.{each.name}": (False, True) for each in fields(Rollout) if each.type == "bool"},
     # What a sample is: one text; two answers with a reference, or without; one with a reference; two for a reward; one
     # with a teacher; or answers that the training generates.
     "stage": ("sft", "dpo", "pairs", "kto", "reward", "teacher", "generated"),

@@ -6,6 +6,7 @@ file stays the user's own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from meshtune.runners.documents import merged
@@ -16,6 +17,7 @@ from meshtune.runners.programs.dialects.config_import import arguments_alone, li
 from meshtune.runners.programs.dialects.omegaconf import OVERRIDE
 from meshtune.runners.programs.launch_words import laid_over
 from meshtune.runners.programs.table import lines
+from meshtune.search_spaces.knob_values import word
 
 
 class WordProgram(ConfigProgram):
@@ -34,7 +36,9 @@ class WordProgram(ConfigProgram):
                 said = merged(said, nested({match[1]: (match[2],)}))
         own: Mapping[str, Any] = {}
         asked = ""
-        if name := next((word for word in rest if word.endswith(ENDINGS)), ""):
+        named = next((word.rpartition("=")[2] for word in rest if word.endswith(ENDINGS)), "")
+        beside = self._program.get("file", "")
+        if name := named or (beside and str(PurePosixPath(launch.script).parent / beside)):
             try:
                 own, asked = self.file_of(launch, name)
             except CannotRead:
@@ -47,12 +51,19 @@ class WordProgram(ConfigProgram):
 
     def delivered(
         self, own: Mapping[str, Any], settings: Mapping[str, Any], trial: Mapping[str, Any], words: Sequence[str]
-    ) -> tuple[Sequence[str], Mapping[str, Any]]:
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The words with the settings in place of the user's own; None takes a word away."""
         if not words:
             return words, {}
         dashes = "--" if self._command["words"] == "flags" else ""
         told = {f"{dashes}{name}": value for name, value in settings.items()}
         alone = {f"{dashes}{name}": value for name, value in trial.items()}
-        changes = {**dict.fromkeys(told), **dict(lines(told))}
-        return laid_over(words, changes), {"trial_arguments": alone} if alone else {}
+        # A choice of words is one element of the command.
+        choices = {name: told[name] for name in told if isinstance(told[name], Mapping)}
+        changes = {**dict.fromkeys(told), **dict(lines({name: told[name] for name in told if name not in choices}))}
+        chosen = [
+            {axis: {value: f"{name}={word(text)}" for value, text in texts.items()}}
+            for name, choice in choices.items()
+            for axis, texts in choice.items()
+        ]
+        return [*laid_over(words, changes), *chosen], {"trial_arguments": alone} if alone else {}

@@ -32,8 +32,17 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "trainer.n_gpus_per_node=4 actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.rollout.n=4 "
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 data.max_prompt_length=1024 "
         "data.max_response_length=3072 actor_rollout_ref.rollout.tensor_model_parallel_size=4 "
-        "trainer.default_local_dir=/data/mine trainer.save_freq=5 trainer.resume_mode=auto",
+        "trainer.default_local_dir=/data/mine trainer.save_freq=5 trainer.resume_mode=auto "
+        "trainer.rollout_data_dir=/data/rows actor_rollout_ref.actor.use_kl_loss=True algorithm.adv_estimator=grpo",
         {
+            "training.rollout.tp": 4,
+            "training.rollout.answer_tokens": 3072,
+            "training.rollout.updates": 16,
+            "training.rollout.share": 0.5,
+            "training.rollout.graphs": True,
+            "training.beside": [{"role": "reference", "bits": 32}],
+            "workload.steps": 6,
+            "workload.log.step_time_s": r"timing_s/step:([\d.e+-]+)",
             "model.layers": 36,
             "model.seq_len": 4096,
             "global_batch_size": 256,
@@ -43,7 +52,7 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
             "baseline.recompute": "full",
             "workload.start": "job",
         },
-        "/data/mine resume_mode=auto save_freq=5",
+        "/data/mine resume_mode=auto save_freq=5 /data/rows",
     ),
     "openrlhf": (
         "deepspeed --num_nodes 2 --num_gpus 8 --module openrlhf.cli.train_sft --pretrain Qwen/Qwen3-8B --max_len 8192 "
@@ -58,6 +67,61 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
             "baseline.recompute": "full",
         },
         "/data/mine --load_checkpoint --train.micro_batch_size",
+    ),
+    # examples/scripts/train_ppo_ray_hybrid_engine.sh, of 0.11 and of 0.8.
+    "openrlhf by rollouts": (
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 2 --actor.num_gpus_per_node 8 --vllm.num_engines 8 "
+        "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 --reward.remote_url r.py "
+        "--actor.model_name_or_path Qwen/Qwen3-8B --train.batch_size 128 --rollout.batch_size 1024 --data.max_len 4096 "
+        "--rollout.max_new_tokens 3072 --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.enable_sleep "
+        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 --ckpt.save_steps 20 --ckpt.load_enable "
+        "--ckpt.output_dir /data/mine --logger.wandb.key mine",
+        {
+            "model.seq_len": 4096,
+            "global_batch_size": 128,
+            "baseline.zero_stage": 3,
+            "baseline.recompute": "full",
+            # As many rows as a pass has room for, and the micro-batch counts for nothing.
+            "workload.fixed.micro_batch_size": 4,
+            "workload.start": "job",
+            "workload.steps": 6,
+            "training.rollout.prompt_tokens": 1024,
+            "training.rollout.answer_tokens": 3072,
+            "training.rollout.updates": 8,
+            "training.rollout.tp": 2,
+            "training.rollout.share": 0.5,
+            "training.rollout.sleeps": True,
+            "training.rollout.graphs": True,
+            "training.rollout.update_tokens": 16384,
+            "training.rollout.log_prob_tokens": 16384,
+            "training.beside": [{"role": "reference"}, {"role": "value"}],
+        },
+        "/data/mine --ckpt.load_enable --logger.wandb.key mine --train.micro_batch_size",
+    ),
+    "openrlhf by rollouts, before 0.10": (
+        'ray job submit --address=http://127.0.0.1:8265 --runtime-env-json=\'{"env_vars": {"NCCL_DEBUG": "WARN"}}\' '
+        "--no-wait -- python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 2 --actor_num_gpus_per_node 8 "
+        "--ref_num_nodes 1 --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --pretrain Qwen/Qwen3-8B "
+        "--reward_pretrain Qwen/Qwen3-4B --micro_train_batch_size 2 --train_batch_size 128 "
+        "--micro_rollout_batch_size 4 --rollout_batch_size 256 --n_samples_per_prompt 4 --max_epochs 2 "
+        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 --advantage_estimator rloo --async_train --async_queue_size 2 "
+        "--enforce_eager --gradient_checkpointing --save_path /data/mine --load_checkpoint",
+        {
+            "model.seq_len": 3072,
+            "global_batch_size": 128,
+            "baseline.micro_batch_size": 2,
+            "training.offload": "optimizer",
+            "training.rollout.answer_tokens": 2048,
+            "training.rollout.updates": 16,
+            "training.rollout.share": 0.95,
+            "training.rollout.graphs": False,
+            "training.rollout.sleeps": False,
+            "training.rollout.log_prob_rows": 4,
+            "training.rollout.devices": 8,
+            "training.rollout.behind": 2,
+            "training.beside": [{"role": "reward", "parameters": 4022458880}],
+        },
+        "/data/mine --load_checkpoint submit --address",
     ),
     "maxtext": (
         "python3 -m MaxText.train MaxText/configs/base.yml model_name=llama3.1-70b per_device_batch_size=2 "
@@ -187,9 +251,9 @@ def test_a_start_is_read_as_far_as_its_table_goes(program, folder):
             assert at(spec, path) == value, path
     command = spec["workload"]["command"]
     alone = spec["workload"].get("trial_arguments", {})
-    started = " ".join(laid_over(command, {**dict.fromkeys(alone), **dict(lines(alone))}))
+    started = " ".join(map(str, laid_over(command, {**dict.fromkeys(alone), **dict(lines(alone))})))
     assert [word for word in left_out.split() if word in started] == []
-    assert all(word and word == word.strip() for word in command)
+    assert all(word and word == word.strip() for word in map(str, command))
     assert spec["workload"]["env"] == {"NCCL_DEBUG": "WARN"}
     spec.pop("open_questions", None)
     if spec["workload"].get("log", ...) is None:
@@ -258,7 +322,7 @@ def test_more_context_ranks_than_kv_heads_run_where_the_program_repeats_them(fol
     (folder / "run.sh").write_text(f"{start} actor_rollout_ref.actor.ulysses_sequence_parallel_size=16\n")
     spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
     assert (spec["model"]["kv_heads"], spec["baseline"]["cp"], spec["baseline"]["context"]) == (8, 16, "ulysses")
-    spec.pop("open_questions")
+    assert "open_questions" not in spec
     spaces(folder, json.dumps(spec))
     # Megatron-Core's attention does not.
     spec["workload"]["framework"] = "megatron-core-bfloat16"
@@ -300,7 +364,16 @@ def test_dynamic_batches_of_verl_make_no_placeholder(folder):
     (folder / "run.sh").write_text(f"{READ['verl'][0]} {more}\n")
     spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
     assert spec["workload"]["fixed"].items() >= {"micro_batch_size": 2, "grad_accum_steps": 16}.items()
-    assert "{micro_batch_size}" not in " ".join(spec["workload"]["command"])
+    assert "{micro_batch_size}" not in str(spec["workload"]["command"])
+
+
+def test_engines_of_verl_with_devices_of_their_own_are_no_part_of_the_training_s(folder):
+    start = READ["verl"][0].replace("verl.trainer.main_ppo", "verl.experimental.one_step_off_policy.main_ppo")
+    (folder / "run.sh").write_text(f"{start} rollout.nnodes=1 rollout.n_gpus_per_node=2\n")
+    done = run("import", "run.sh", "--cluster", "dgx-h100")
+    rollout = parse_yaml(done.out)["training"]["rollout"]
+    assert (rollout["devices"], rollout["behind"]) == (2, 1)
+    assert "1 x 2 devices generate, beside those of the training" in done.err
 
 
 def test_words_behind_a_variable_are_followed(folder):

@@ -13,6 +13,7 @@ import yaml
 
 from meshtune.runners.devices.facts import Accelerator, Vendor
 from meshtune.runners.programs.dialects.sources import read_command
+from meshtune.search_spaces.conditions import Domain, parse_condition
 from meshtune.search_spaces.knob import Numerics
 from meshtune.search_spaces.presets import knob_catalogs, opening
 from meshtune.tuner.specs import knobs
@@ -75,21 +76,43 @@ def test_values_that_are_opened_unasked_are_among_those_of_their_knobs_and_chang
     exceptions = {"transformers_optim", "axolotl_optimizer"}
     seen = 0
     for catalog, own in every.items():
-        ready, needs = opening(catalog)
-        assert needs.keys() <= ready.keys(), catalog
+        ready, needs, divides = opening(catalog)
+        assert needs.keys() | divides.keys() <= ready.keys(), catalog
+        assert set(divides.values()) <= {"devices", "devices_per_node"}, catalog
         for key, values in ready.items():
             knob = own[f"{catalog}_{key}"]
             assert all(knob.position(value) is not None for value in values), knob.name
             assert len(values) > 1, knob.name
             assert knob.numerics is Numerics.SAME or knob.name in exceptions, knob.name
-            # Told by words with a place for each value, and alone: no other knob decides whether it means anything.
-            assert knob.config or "{value}" in str(knob.argument), knob.name
-            assert not any(other in knob.when for each in knob_catalogs().values() for other in each), knob.name
+            # Told by words with a place for each value, or a switch.
+            assert knob.config or "{value}" in str(knob.argument) or knob.omit is False, knob.name
+            # Knobs that decide whether it means anything stay as the launch has them, and no field of a plan is beside.
+            others = {
+                name: each for names in every.values() for each in names.values() if (name := each.name) in knob.when
+            }
+            assert not {other.removeprefix(f"{catalog}_") for other in others} & ready.keys(), knob.name
+            if others:
+                parse_condition(knob.when, {name: Domain(each.values) for name, each in others.items()})
             seen += 1
     assert seen > 10
 
 
-@pytest.mark.parametrize("catalog", ["transformers", "trl_peft", "accelerate_fsdp", "deepspeed", "axolotl", "ms_swift"])
+SAID = [
+    "transformers",
+    "trl_peft",
+    "accelerate_fsdp",
+    "deepspeed",
+    "axolotl",
+    "ms_swift",
+    "verl",
+    "verl_fsdp",
+    "verl_megatron",
+    "openrlhf",
+    "trl_grpo",
+]
+
+
+@pytest.mark.parametrize("catalog", SAID)
 def test_each_knob_says_where_it_is_from_for_which_releases_and_what_may_go_wrong(catalog):
     for knob in read_catalogs()[catalog]:
         assert all((knob.meaning, knob.source, knob.versions, knob.risk)), knob.name
@@ -102,6 +125,7 @@ def test_arguments_of_the_catalogs_are_those_of_the_installed_releases():
     configs = {
         "transformers": [transformers.TrainingArguments],
         "trl_peft": [trl.DPOConfig, trl.SFTConfig, trl.ModelConfig],
+        "trl_grpo": [trl.ModelConfig, trl.GRPOConfig],
     }
     for catalog, classes in configs.items():
         fields = {field.name: field for each in classes for field in dataclasses.fields(each)}
@@ -130,6 +154,47 @@ def test_a_launch_of_trl_opens_what_a_cpu_has(folder):
     spec, space = read_spec(document, None)
     assert space.plans > len(space) > 1
     assert spec.baseline is not None
+
+
+GRPO = TRL.replace("sft", "grpo").replace("--max_length", "--max_completion_length").replace("--use_peft ", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("", set()),
+        ("--use_vllm", {"gpu_memory_utilization", "tensor_parallel_size", "enable_sleep_mode"}),
+        ("--use_vllm true --vllm_mode server", set()),
+    ],
+)
+def test_knobs_of_an_engine_are_opened_where_it_shares_the_devices(words, wanted):
+    line = GRPO.replace("--num_processes 1", "--num_processes 4") + f" {words}"
+    found = opened(drafted(line, cluster={"preset": "dgx-h100", "devices_per_node": 4}))
+    assert {name for name in found if "vllm" in name} == {f"trl_grpo_vllm_{name}" for name in wanted}
+    if wanted:
+        # Of four devices, and by the program's default; what an engine does is told by the knob alone.
+        assert found["trl_grpo_vllm_tensor_parallel_size"].values == (1, 2, 4)
+        assert found["trl_grpo_vllm_gpu_memory_utilization"].default == 0.3
+
+
+OPENRLHF = (
+    "python3 -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 4 --vllm.num_engines 4 --train.batch_size 64 "
+    "--actor.model_name_or_path Qwen/Qwen3-8B --reward.remote_url reward.py"
+)
+
+
+def test_a_switch_that_the_launch_has_is_told_by_its_knob_and_engines_follow_their_size():
+    document = drafted(f"{OPENRLHF} --train.colocate_all --vllm.enable_sleep")
+    found, command = opened(document), document["workload"]["command"]
+    sleep, engine = found["openrlhf_vllm_enable_sleep"], found["openrlhf_engine_tp"]
+    assert (sleep.default, sleep.arguments(True, 4), sleep.arguments(False, 4)) == (True, ["--vllm.enable_sleep"], [])
+    assert engine.values == (1, 2, 4)
+    assert engine.arguments(2, 4) == ["--vllm.tensor_parallel_size", "2", "--vllm.num_engines", "2"]
+    assert not {"--vllm.enable_sleep", "--vllm.num_engines", "--vllm.tensor_parallel_size"} & set(command)
+    # Of engines on devices of their own neither is opened, and the words stay.
+    document = drafted(OPENRLHF)
+    assert not {"openrlhf_vllm_enable_sleep", "openrlhf_engine_tp"} & opened(document).keys()
+    assert "--vllm.num_engines" in document["workload"]["command"]
 
 
 def test_what_needs_cuda_and_a_module_is_opened_where_both_are_there(monkeypatch):
@@ -201,6 +266,61 @@ def test_a_file_of_axolotl_opens_keys_of_its_copy(folder):
     assert found["axolotl_optimizer"].default == "adamw_torch"
     assert found["axolotl_dataloader_num_workers"].default == 2
     read_spec(document, None)
+
+
+VERL = (
+    "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
+    "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B data.train_batch_size=256 "
+    "actor_rollout_ref.actor.ppo_mini_batch_size=64 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 actor_rollout_ref.rollout.n=4 "
+    "actor_rollout_ref.rollout.gpu_memory_utilization=0.62 trainer.nnodes=2 trainer.n_gpus_per_node=4"
+)
+NODES_OF_4 = {"preset": "dgx-h100", "nodes": 2, "devices_per_node": 4}
+
+
+def test_a_launch_of_verl_opens_what_divides_devices_and_memory():
+    """Devices of an engine divide those of a node; what the launch has counts, 0.62 among the shares."""
+    document = drafted(VERL, cluster=NODES_OF_4)
+    found = opened(document)
+    assert found["verl_tensor_model_parallel_size"].values == (1, 2, 4)
+    assert found["verl_tensor_model_parallel_size"].default == 2
+    assert (found["verl_gpu_memory_utilization"].default, found["verl_gpu_memory_utilization"].sets) == (
+        0.62,
+        "rollout.share",
+    )
+    assert found["verl_fsdp_param_offload"].arguments(True) == [
+        "actor_rollout_ref.actor.fsdp_config.param_offload=true"
+    ]
+    command = document["workload"]["command"]
+    assert not any("gpu_memory_utilization" in str(word) for word in command)
+    assert {"{recompute}"} == {key for word in command if isinstance(word, dict) for key in word}
+    # Of numbers that change, none is.
+    assert not found.keys() & {"verl_n", "verl_use_dynamic_bsz", "verl_rollout_quantization"}
+    spec, space = read_spec(document, None)
+    assert space.plans > len(space) > 1
+    assert spec.baseline is not None
+    assert spec.training.rollout is not None
+    assert (spec.training.rollout.share, spec.training.rollout.updates) == (0.62, 4)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_condition_on_what_stays_is_decided_by_the_launch(dynamic):
+    words = " actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20000"
+    document = drafted(VERL + words * dynamic, cluster=NODES_OF_4)
+    found = opened(document)
+    by_tokens = {"verl_ppo_max_token_len_per_gpu", "verl_log_prob_max_token_len_per_gpu"}
+    assert found.keys() & {*by_tokens, "verl_log_prob_micro_batch_size_per_gpu"} == (
+        by_tokens if dynamic else {"verl_log_prob_micro_batch_size_per_gpu"}
+    )
+    if dynamic:
+        assert found["verl_ppo_max_token_len_per_gpu"].default == 20000
+    assert "verl_use_dynamic_bsz" not in found
+    read_spec(document, None)
+
+
+def test_another_cluster_than_this_machine_s_has_nothing_of_it():
+    document = drafted(VERL, cluster={"preset": "dgx-h100", "nodes": 2, "devices_per_node": 4})
+    assert "device" not in document["cluster"]
 
 
 def test_ms_swift_has_a_default_of_its_own_for_what_loads_data():

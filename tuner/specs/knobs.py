@@ -15,6 +15,7 @@ from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.launch_words import laid_over, shell_words
 from meshtune.runners.programs.workloads.knobs import names_of
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.conditions import Domain, parse_condition
 from meshtune.search_spaces.knob import Knob, KnobKind
 from meshtune.search_spaces.knob_values import KnobValue, is_number, readings, word
 from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
@@ -29,8 +30,9 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
     """The knobs of a spec's `catalogs` and `knobs`, in the order given. Raises InvalidValue with every problem, from
     the document on."""
     problems: list[Problem] = []
-    described = _from_catalogs(document.get(CATALOGS, []), problems)
-    for name, own in _own(document.get(KNOBS, {}), problems).items():
+    given = _own(document.get(KNOBS, {}), problems)
+    described = _from_catalogs(document.get(CATALOGS, []), given, problems)
+    for name, own in given.items():
         if not isinstance(own, Mapping):
             problems.append(Problem(f"{KNOBS}.{name}", f"must be a mapping of keys, not {shown(own)}"))
             described.pop(name, None)
@@ -61,39 +63,57 @@ def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
 
 
-def with_open_knobs(document: Mapping[str, Any], imported: Imported, *, cuda: bool) -> dict[str, Any]:
+def with_open_knobs(
+    document: Mapping[str, Any], imported: Imported, *, cuda: bool, counts: Mapping[str, int]
+) -> dict[str, Any]:
     """The document with the knobs of the launch's program that may be opened unasked (`presets.opening`), where what
-    they need is here. What the launch says of one is its default; its command says it no more."""
+    they need is here. What the launch says of one is its default; its command says it no more. counts: of the
+    cluster, `devices` and `devices_per_node`."""
     workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
+    stays = dict[str, tuple[Any, ...]]()
     configs = [config["base"] for config in workload.get("configs", {}).values()]
     file = configs[0] if len(configs) == 1 else workload.get("config", {})
     every = {name: entry for entries in knob_catalogs().values() for name, entry in entries.items()}
     for catalog in imported.catalogs:
-        ready, needs = opening(catalog)
+        ready, needs, divides = opening(catalog)
         for name in dict.fromkeys(one for key in ready for one in _with_conditions(f"{catalog}_{key}", every)):
             key, knob = name.removeprefix(f"{catalog}_"), read_knob(name, every[name])
             setting = names_of(knob.argument)[0] if knob.argument else f"--{knob.config}"
-            places = imported.given.get(setting), at(imported.given, setting), at(file, knob.config or "")
-            said = next((value for value in places if value is not None), None)
+            given = (at(imported.given, each) for each in (setting, setting.lstrip("-")))
+            said = next((each for each in (*given, at(file, knob.config or "")) if each is not None), None)
             present = knob.default if said is None else readings(str(said).lower())[0]
-            # A launch may have any number. What a condition names, and is not opened, stays as it is.
-            same = ready.get(key, [present])
+            if key not in ready:
+                # What a condition names alone stays as the launch has it.
+                stays[name] = (present, *knob.values)
+                continue
+            named = {other: values for other, values in stays.items() if other in re.findall(r"\w+", knob.when)}
+            whole = counts.get(divides.get(key, ""), 0)
+            same = [each for each in ready[key] if not whole or each == present or whole % each == 0]
+            # A launch may have any number.
             more = knob.kind is KnobKind.NUMERIC and is_number(present) and present not in same
             values = [*same, present] if more else same
             here = all(cuda if need == "cuda" else find_spec(need) for need in needs.get(key, "").split())
-            if not here or present not in values:
+            if not here or present not in values or len(values) < 2 or (named and not _holds(knob.when, named)):
                 continue
             asked.append(f"{catalog}.{key}")
-            opened[name] = {"values": values, "default": present, "numerics": "same"}
-            if knob.omit is not None and (said is not None or knob.omit not in values):
+            opened[name] = {"values": values, "default": present, "numerics": "same", **({"when": ""} if named else {})}
+            # A switch that is off has no word.
+            spoken = said is not None and "{value}" in (knob.argument or "{value}")
+            if knob.omit is not None and (spoken or knob.omit not in values):
                 opened[name]["omit"] = None
-            command, unsaid = workload.get("command", ""), {setting: None}
+            command, unsaid = workload.get("command", ""), dict.fromkeys(names_of(knob.argument or setting))
             before, line, last = str(command).rpartition("\n")
-            if said is not None and isinstance(command, list):
+            if isinstance(command, list):
                 workload["command"] = laid_over(command, unsaid)
             elif said is not None and (words := shell_words(last)):
                 workload["command"] = before + line + " ".join(laid_over(words, unsaid))
     return {**document, "workload": workload, **({CATALOGS: asked, KNOBS: opened} if opened else {})}
+
+
+def _holds(when: str, stays: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Whether a condition over knobs holds of the first of each one's values."""
+    found = parse_condition(when, {name: Domain(values) for name, values in stays.items()})
+    return bool(found.holds(lambda name: [0], 1)[0])
 
 
 def with_workload_defaults(
@@ -115,8 +135,9 @@ def read_catalogs() -> dict[str, list[Knob]]:
     }
 
 
-def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[str, Any]]:
-    """The descriptions of the knobs that `catalogs` names, by their names in a plan."""
+def _from_catalogs(asked: object, given: Mapping[str, Any], problems: list[Problem]) -> dict[str, Mapping[str, Any]]:
+    """The descriptions of the knobs that `catalogs` names, by their names in a plan, and of those that their conditions
+    name. given: what the document says of knobs, where conditions may be others."""
     picked: dict[str, Mapping[str, Any]] = {}
     if not isinstance(asked, list | tuple):
         problems.append(Problem(CATALOGS, f"must be a list of names, not {shown(asked)}"))
@@ -132,6 +153,8 @@ def _from_catalogs(asked: object, problems: list[Problem]) -> dict[str, Mapping[
             problems.append(Problem(path, f"{catalog} has no knob {key!r}; {did_you_mean(key, keys)}"))
         else:
             every = {name: entry for entries in known.values() for name, entry in entries.items()}
+            changed = {name: own for name, own in given.items() if name in every and isinstance(own, Mapping)}
+            every |= {name: {**every[name], **own} for name, own in changed.items()}
             chosen = [f"{catalog}_{key}"] if dot else [*known[catalog]]
             picked |= {name: every[name] for one in chosen for name in _with_conditions(one, every)}
     return picked

@@ -93,8 +93,14 @@ def draft_launch(
         document["workload"] = {**document["workload"], **({"env": own} if own else {})}
     section = answers.get("cluster", document["cluster"])
     named = section if isinstance(section, Mapping) else {"preset": section}
-    device = cluster_presets().get(str(named.get("preset")), named).get("device")
-    document = with_open_knobs(document, imported, cuda=isinstance(device, Mapping) and device.get("kind") == "cuda")
+    if "cluster" in answers and isinstance(document["cluster"], Mapping) and "preset" in named:
+        # Of another preset this machine's devices say nothing.
+        document["cluster"] = document["cluster"] if document["cluster"].get("preset") == named["preset"] else None
+    preset = cluster_presets().get(str(named.get("preset")), named)
+    cuda = isinstance(device := preset.get("device"), Mapping) and device.get("kind") == "cuda"
+    nodes, each = ({**preset, **named}.get(key) or 1 for key in ("nodes", "devices_per_node"))
+    counts = {"devices": nodes * each, "devices_per_node": each}
+    document = with_open_knobs(document, imported, cuda=cuda, counts=counts)
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}
     changed = changed_document(document, placed({}, answers))
@@ -106,7 +112,8 @@ def draft_launch(
     ):
         document.pop("model", None)
         asked = [question for question in asked if not f"{question.path}.".startswith("model.")]
-    if kind in WITHOUT_MODEL and "{steps}" not in str(document["workload"]):
+    # A program whose table says its steps ends after them.
+    if kind in WITHOUT_MODEL and "{steps}" not in str(document["workload"]) and "steps" not in document["workload"]:
         document["workload"] = {**document["workload"], "watch": True}
     asked = [question for question in asked if not any(f"{question.path}.".startswith(f"{path}.") for path in answers)]
     known = {question.path for question in asked}

@@ -28,7 +28,7 @@ from meshtune.runners.programs.capture.stand_in import (
 )
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import literal
+from meshtune.runners.programs.dialects.config_import import literal, mapping_in
 from meshtune.runners.programs.dialects.launcher_options import (
     BINDING,
     CONSOLES,
@@ -120,7 +120,8 @@ def call_of(words: Sequence[str], environment: Mapping[str, str] = MappingProxyT
             at = next((at for at in range(index + 1, end) if words[at].endswith(".py")), 0)
             if end == len(words) and at:
                 before = tuple(words[index:at])
-                if is_known(" ".join(before)) and not is_training(list(map(as_written, words[at:])), under=False):
+                trained = _is_environment(name, before[1:]) or is_training(list(map(as_written, words[at:])), under=False)
+                if is_known(" ".join(before)) and not trained:
                     return submitter
                 around = (*under, (name if name in _BEFORE else before[0], before[1:]))
                 return Call(tool="", words=tuple(words[at:]), under=around, changed=changed)
@@ -358,6 +359,9 @@ def _of_submitter(
         whole(option_value(options, *(known or TABLE["submitted"]).get(name, "").split()) or "")
         for name in TABLE["submitted"]
     )
+    if "here" in known:
+        remarks.note(f"`{written}` hands the start to a cluster: {known['here']}")
+        return counts, before
     own, ranks = counts_of(launcher, before), counts.ranks
     if ranks is None or not known.get("multiplied"):
         each = ranks // nodes if ranks and nodes and ranks % nodes == 0 else own.each
@@ -381,6 +385,9 @@ def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     kept, said = {}, dict(found.changed)
     for tool, options in found.under:
         said |= exported(around_of(tool), options)
+        # Of `ray job submit`.
+        own = mapping_in("env.json", option_value(options, "--runtime-env-json") or "", (".json",)).get("env_vars")
+        said |= {name: str(value) for name, value in own.items()} if isinstance(own, Mapping) else {}
     for name, value in said.items():
         if (
             name in NOT_KEPT
