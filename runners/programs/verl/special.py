@@ -72,12 +72,16 @@ def rollout(reading: Reading) -> None:
 
 def beside(reading: Reading) -> None:
     """A reference is the model without its adapter where there is one; else its weights are as the actor's, float32
-    unless said (engine/fsdp.yaml, model_dtype). A critic belongs to advantages by GAE, the default."""
+    unless said (engine/fsdp.yaml, model_dtype), or on the host but for its pass. A critic belongs to advantages by GAE,
+    the default."""
     found, algorithm = list[dict[str, object]](), "algorithm.adv_estimator"
     if any(truth(reading.get(name)) for name in (f"{_ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")):
         plain = reading.get("actor_rollout_ref.ref.fsdp_config.model_dtype") in ("bf16", "bfloat16", "fp16")
         bits = 16 if plain or kind(reading) == "megatron" else 32
-        found.append({"role": "reference", "bits": 0 if reading.fields.get("method") == "lora" else bits})
+        away = [
+            truth(reading.get(f"actor_rollout_ref.ref.{name}.param_offload")) for name in ("fsdp_config", "megatron")
+        ]
+        found.append({"role": "reference", "bits": 0 if any(away) or reading.fields.get("method") == "lora" else bits})
     critic = truth(reading.get("critic.enable"))
     if critic or (critic is None and str(reading.get(algorithm) or "gae") == "gae"):
         found.append({"role": "value"})
