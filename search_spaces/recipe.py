@@ -169,12 +169,9 @@ class Rollout(Closed):
     # Steps that the trained rows may be older than the weights; of 0 generation and updates take turns.
     behind: Count = 0
 
-    @property
-    def mean_answer(self) -> int:
-        return self.mean_answer_tokens or self.answer_tokens
-
     def _check(self, checks: Checks) -> None:
         checks.require(self.share > 0, "share", "must be above 0: the engine has to hold the weights")
+        object.__setattr__(self, "mean_answer_tokens", self.mean_answer_tokens or self.answer_tokens)
         longer = f"mean_answer_tokens({self.mean_answer_tokens}) is more than answer_tokens({self.answer_tokens})"
         checks.require(self.mean_answer_tokens <= self.answer_tokens, "mean_answer_tokens", longer)
 
@@ -250,7 +247,7 @@ class Recipe(Closed):
     def mean_row(self, longest: int) -> int:
         """Tokens of a row on average, where the longest ones have so many."""
         rows = self.rollout
-        return self.mean_tokens or (rows.prompt_tokens + rows.mean_answer if rows else longest)
+        return self.mean_tokens or (rows.prompt_tokens + rows.mean_answer_tokens if rows else longest)
 
     @property
     def trains_head(self) -> bool:

@@ -1,8 +1,5 @@
-"""The inference engine that writes the rows of reinforcement learning: its memory on a device, and its seconds.
-
-vLLM's way (v1/worker/gpu_worker.py, determine_available_memory): a share of the whole device holds weights, what a pass
-of the most tokens needs, and keys and values in the rest. Recorded graphs and its process's context are beside it.
-"""
+"""The inference engine that writes the rows of reinforcement learning: its memory on a device, as vLLM shares it out
+(v1/worker/gpu_worker.py, determine_available_memory), and its seconds: docs/explanation/physics-rl.md."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ from meshtune.search_spaces.recipe import Rollout
 
 # Of hidden states, keys and values.
 VALUE_BYTES = 2
-# As vLLM logs them: 0.2 GiB of a 1B (vllm pull 11349), 26 MiB for each of 67 sizes (pull 22897), 2.4 of a 34B (issue
-# 7553). On a CPU none.
+# vLLM's logs: 0.2 GiB of a 1B (vllm pull 11349), 26 MiB for each of 67 sizes (pull 22897), 2.4 of a 34B (issue 7553).
 GRAPHS_BYTES = {DeviceKind.CPU: 0, DeviceKind.CUDA: 2**30, DeviceKind.XPU: 2**30}
 # The host's time for a layer without a graph, the built-in trainer's (profiles.toml): 8 ms for 32 layers; a step of a
 # Llama 8B on an H100 was seen to take 8.4 ms, and 5.1 with a graph, the time of reading its weights. And between two
@@ -30,10 +26,9 @@ EAGER_LAYER_S, BETWEEN_STEPS_S = 2.5e-4, 2e-3
 
 
 class Engine(NamedTuple):
-    """On one of its devices, in bytes. passes: of the fullest pass, or of the sampler's logits of all rows, in 16 bits
-    and in float32, which it tries before it starts (gpu_model_runner.py, profile_run). stays: beside the share, asleep
-    too. short: where one row of full length has no room, so that it does not start, the device's memory x what it needs
-    / its share; else 0."""
+    """On one of its devices, in bytes. passes: of the fullest pass, or the sampler's logits of all rows, in 16 bits and
+    float32: tried before it starts (gpu_model_runner.py, profile_run). stays: beside the share, asleep too. short:
+    where no row of full length has room, the usable memory x what it needs / its share; else 0."""
 
     training: Training
     rollout: Rollout
@@ -54,17 +49,13 @@ class Engine(NamedTuple):
             found += count * min(tokens, kind.window or tokens) * width
         return found * self.rollout.kv_bits / 8
 
-    def rows(self, tokens: float) -> float:
-        """Rows of so many tokens that its keys and values have room for."""
-        return max(0.0, self.share - self.weights - self.passes) / self.row(tokens)
-
     def flight(self, rows: Any, devices: Any) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
-        """Rows of one engine, of so many of a step: all; those in flight at the most; and decoding steps. Rows that end
-        make room for others; behind the last of them the longest ones go on, beside the next step's where engines may
-        run ahead. devices: of the training."""
-        own, mean = self.rollout, self.rollout.mean_answer
+        """Rows of one engine, of so many of a step: all; those in flight at the most; and decoding steps, the last ones
+        for the longest rows alone, unless engines run ahead. devices: of the training."""
+        own, mean = self.rollout, self.rollout.mean_answer_tokens
         each = np.maximum(1.0, rows * own.tp / (own.devices or devices))
-        most = np.clip(np.minimum(each, self.rows(own.prompt_tokens + mean)), 1.0, own.max_rows)
+        room = max(0.0, self.share - self.weights - self.passes) / self.row(own.prompt_tokens + mean)
+        most = np.clip(np.minimum(each, room), 1.0, own.max_rows)
         tail = 0 if own.behind and own.devices else own.answer_tokens - mean
         return each, most, each * mean / most + tail
 
@@ -73,7 +64,7 @@ class Engine(NamedTuple):
         meet, and their keys and values; and the prompts' passes. Each answer counts with its prompt."""
         model, rollout, rates, c = self.training.model, self.rollout, rank.rates, rank.columns
         each, _, steps = self.flight(rows, c["tp"] * c["pp"] * c["cp"] * c["dp"])
-        flight, tp = each * rollout.mean_answer / steps, np.full_like(rows, rollout.tp)
+        flight, tp = each * rollout.mean_answer_tokens / steps, np.full_like(rows, rollout.tp)
         met = read = model.vocab * model.hidden + 0.0 * rows
         for count, kind in layer_kinds(model):
             block, missed = kind.feed_forward_parameters, (1 - kind.top_k / max(1, kind.experts)) ** flight
@@ -85,7 +76,7 @@ class Engine(NamedTuple):
             one = rank.network.all_reduce_s(tokens * model.hidden * VALUE_BYTES, tp, 1.0)
             return 2 * model.layers * np.maximum(0.0, one - rank.constants.collective_overhead_s * (tp > 1))
 
-        context = flight * self.row(rollout.prompt_tokens + rollout.mean_answer / 2)
+        context = flight * self.row(rollout.prompt_tokens + rollout.mean_answer_tokens / 2)
         reading = (read * rollout.weight_bits / 8 / rollout.tp + context) / rates.bytes_per_s
         computing = 2 * met / rollout.tp / rates.products_per_s
         launching = (not rollout.graphs) * model.layers * EAGER_LAYER_S * rank.constants.launch_factor

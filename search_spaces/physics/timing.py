@@ -39,9 +39,8 @@ class TimePart(StrEnum):
 
     COMPUTE: forward and backward passes. RECOMPUTE: activations computed again. TP, CP, EP: collectives in the layers.
     SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction,
-    ZeRO's gathers and the wait for the slowest replica. OPTIMIZER: the update. Of reinforcement learning, beside those
-    of all updates: GENERATION of the rows; LOG_PROBS, forward passes of all models; REFIT, the engine's weights from
-    the training's, and what leaves the device meanwhile.
+    ZeRO's gathers and the wait for the slowest replica. OPTIMIZER: the update. Of reinforcement learning also
+    GENERATION; LOG_PROBS, forward passes of all models; REFIT, the engine's new weights, and what left the device.
     """
 
     COMPUTE = "compute"
@@ -77,8 +76,8 @@ class _Stage:
 
 
 def time_parts(training: Training, columns: Columns, constants: Constants) -> dict[TimePart, FloatColumn]:
-    """Seconds per optimizer step by part, on the path that decides the step: its slowest pipeline stage. Where rows are
-    generated, of a whole step of reinforcement learning.
+    """Seconds per optimizer step by part, on the path that decides the step: its slowest pipeline stage.
+    In reinforcement learning of all updates and what is beside them.
 
     Raises InvalidValue where the cluster's description leaves out what a time depends on (`training.missing`).
     """

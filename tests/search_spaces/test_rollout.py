@@ -85,7 +85,8 @@ def test_an_engine_holds_weights_a_pass_and_keys_and_values_in_its_share() -> No
     assert own.weights == pytest.approx(8.03e9 * 2, rel=1e-3)
     assert own.share == 0.5 * NODE.device.memory_bytes
     left = own.share - own.weights - own.passes
-    assert own.rows(2048) == pytest.approx(left / (2048 * 131072))
+    most = engine(tp=1, max_rows=10**4, pass_tokens=1).flight(np.array([1e6]), 1.0)[1]
+    assert most == pytest.approx((left + own.passes - 10**4 * 128256 * 6) / (2024 * 131072))
     # The logits of 2,000 rows are more than the values of 8,192 tokens.
     assert engine(tp=1, max_rows=2000).passes == 2000 * 128256 * 6 > own.passes
 
@@ -175,7 +176,7 @@ def test_the_longest_answer_decides_the_tail_and_the_mean_one_the_volume() -> No
     assert 1 < waves / seconds(max_rows=64)[TimePart.GENERATION] < 2
     # Rows that find no room wait.
     many = replace(PLAN, grad_accum_steps=128)
-    assert engine(share=0.2).rows(2024) < 64
+    assert engine(share=0.2).flight(np.array([1024.0]), 8.0)[1] < 64
     assert seconds(many, share=0.2)[TimePart.GENERATION] > 1.2 * seconds(many)[TimePart.GENERATION]
     assert seconds(graphs=False)[TimePart.GENERATION] > seconds()[TimePart.GENERATION]
 

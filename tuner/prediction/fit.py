@@ -177,7 +177,7 @@ class FitQuestion:
         seconds: dict[Phase, float] = {}
         if speed := prediction.speed:
             # Engines that run ahead, beside nothing: no step waits for their longest answers.
-            apart = replace(rollout, behind=0, answer_tokens=rollout.mean_answer) if rollout.behind else rollout
+            apart = replace(rollout, behind=0, answer_tokens=rollout.mean_answer_tokens) if rollout.behind else rollout
             alone = replace(own, recipe=replace(own.recipe, rollout=apart))
             parts = {part: float(time[0]) for part, time in time_parts(alone, one, calibration.constants).items()}
             seconds = {phase: parts.pop(TimePart(phase)) for phase in (Phase.GENERATION, Phase.LOG_PROBS)}
