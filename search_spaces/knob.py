@@ -39,6 +39,7 @@ class Direction(StrEnum):
 
 # The knobs that size the job: of its nodes, or of its devices. They are told to nobody.
 SIZES = ("nodes", "devices")
+DEVICES_OVER_VALUE = "{devices/value}"
 _WAYS = ("argument", "env", "config", "option")
 
 
@@ -56,8 +57,9 @@ class Knob:
     default: KnobValue | None = None
     # The condition under which it is active; empty: always. See `search_spaces.conditions`.
     when: str = ""
-    # How the job is told, one way at the most: words of its command line with {value} in them, the name of a variable,
-    # a dotted key of its configuration file ("FILE:KEY" where it has several), an option of the built-in trainer.
+    # How the job is told, one way at the most: words of its command line with {value} in them (and {devices/value}: how
+    # often its devices have so many), the name of a variable, a dotted key of its configuration file ("FILE:KEY" where
+    # it has several), an option of the built-in trainer.
     # None of them: the command has the placeholder {name}.
     argument: str | None = None
     env: str | None = None
@@ -131,8 +133,9 @@ class Knob:
             checks.require(not ways and not self.when and not self.words and self.omit is None, "", problem)
         if self.argument is not None:
             checks.require(bool(self.argument.split()), "argument", "must have a word")
-            rest = self.argument.replace("{value}", "")
-            checks.require("{" not in rest and "}" not in rest, "argument", "has no other placeholder than {value}")
+            rest = self.argument.replace("{value}", "").replace(DEVICES_OVER_VALUE, "")
+            told = f"has no other placeholder than {{value}} and {DEVICES_OVER_VALUE}"
+            checks.require("{" not in rest and "}" not in rest, "argument", told)
             problem = f"without {{value}} only one value is told: give `omit`, not {listed(map(word, self.values))}"
             flag = "{value}" in self.argument or len(self.values) - (self.omit is not None) <= 1
             checks.require(flag, "argument", problem)
@@ -161,12 +164,14 @@ class Knob:
             return None
         return self.words.get(word(value), value)
 
-    def arguments(self, value: KnobValue) -> list[str]:
-        """The words of the command line for a value, of a knob that is told by an argument."""
+    def arguments(self, value: KnobValue, devices: int = 1) -> list[str]:
+        """The words of the command line for a value, of a knob that is told by an argument. devices: of the job."""
         delivered = self.told(value)
         if delivered is None or self.argument is None:
             return []
-        return [part.replace("{value}", word(delivered)) for part in self.argument.split()]
+        share = devices // max(1, value) if isinstance(value, int) else devices
+        argument = self.argument.replace(DEVICES_OVER_VALUE, str(share))
+        return [part.replace("{value}", word(delivered)) for part in argument.split()]
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""

@@ -13,7 +13,8 @@ Beside rows and remarks (see `table`) the table of such a program has:
                 is laid over; flags: `--a.b value` beside the file, whose option this is; words: "keys" or "flags",
                 where trials set words and no file (see `word_program`);
                 program: the words that start it, with groups of `script`; steps, warmup_steps: of a trial
-    [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key
+    [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key;
+                special: a function of special.py that gives what trials alone have
     [shapes]    of the model, see `named_models`
     [log]       patterns; ask: a question in place of them
     [keys]      known: those that the program has beside the ones that the table names elsewhere, derived: those that it
@@ -232,6 +233,8 @@ class ConfigProgram:
         if removed := [key for key in trial.get("removed", "").split() if holds(said, key)]:
             reading.note(f"{', '.join(removed)}: taken out for trials, which evaluate, load and leave nothing")
         alone |= dict.fromkeys(removed)
+        if special := trial.get("special"):
+            alone |= table.special(special)(reading)
 
         def spell(settings: Mapping[str, Any]) -> dict[str, Any]:
             parts = [(key.partition("."), value) for key, value in settings.items()]

@@ -8,9 +8,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any
 
-from meshtune.runners.programs.capture.stand_in import NAMES
+from meshtune.runners.programs.capture.stand_in import LAUNCH_MODULES, NAMES
 from meshtune.runners.programs.dialects.base import Launch
 from meshtune.search_spaces.checks import UserError
 
@@ -52,9 +53,9 @@ def groups(words: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
 
 
 def at_program(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words of the launcher, and those from the script or the last `-m` on; without one all are the program's."""
-    modules = [at for at, word in enumerate(words) if word == "-m"]
-    at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS)), modules[-1] if modules else 0)
+    """The words of the launcher, and those from the script or the module on; without one all are the program's."""
+    modules = {at for at, pair in enumerate(pairwise(words)) if pair[0] == "-m" and pair[1] not in LAUNCH_MODULES}
+    at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS) or at in modules), 0)
     return words[:at], words[at:]
 
 

@@ -5,7 +5,6 @@ method (full, lora, freeze) and stage, what is made of a sample (`stages` in `ro
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import Any
 
 from meshtune.runners.documents import read_value
@@ -77,9 +76,8 @@ def targets(reading: Reading) -> None:
 
 def dropout(reading: Reading) -> None:
     name = reading.first(_WORDS["dropout"].split())
-    with suppress(ValueError):
-        if name and (said := reading.text(name, f"{_ADAPTER}.dropout")) is not None:
-            reading.put(f"{_ADAPTER}.dropout", float(said), name)
+    if name and (said := reading.share(name, f"{_ADAPTER}.dropout")) is not None:
+        reading.put(f"{_ADAPTER}.dropout", said, name)
 
 
 def ends(reading: Reading) -> None:
@@ -126,9 +124,17 @@ def beside(reading: Reading) -> None:
         found[-1] |= {"runs": False} if stored else {}
     if fields.get("stage") == "reward":
         reading.note("a head of one output in place of the vocabulary's, which predictions count")
-    if fields.get("stage") == "generated":
+    if fields.get("stage") == "generated" and "training.rollout.answer_tokens" not in fields:
         told = "samples are generated in the training, with a reward beside; predictions count one pass of one model"
         reading.ask("", f"{told}: compare memory and speed with a run")
+    elif fields.get("stage") == "generated":
+        reward, remote, value = (reading.first(_WORDS[kind].split()) for kind in ("reward", "remote", "value"))
+        if fields.get("compared"):
+            found.append({"role": "reference", **({"bits": 0} if fields.get("method") == "lora" else {})})
+        if reward and not remote:
+            found.append(_companion(reading, "reward", reward))
+        if fields.get("valued"):
+            found.append(_companion(reading, "value", value or ("" if remote else reward)))
     if teacher := reading.first(_WORDS["teacher"].split()):
         found.append(_companion(reading, "teacher", teacher))
     if found:

@@ -101,6 +101,61 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "/data/mine --load_checkpoint --train.micro_batch_size",
     ),
+    # examples/scripts/train_ppo_ray_hybrid_engine.sh, of 0.11 and of 0.8.
+    "openrlhf by rollouts": (
+        "python3 -m openrlhf.cli.train_ppo_ray --actor.num_nodes 2 --actor.num_gpus_per_node 8 --vllm.num_engines 8 "
+        "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 --reward.remote_url r.py "
+        "--actor.model_name_or_path Qwen/Qwen3-8B --train.batch_size 128 --rollout.batch_size 1024 --data.max_len 4096 "
+        "--rollout.max_new_tokens 3072 --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.enable_sleep "
+        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 --ckpt.save_steps 20 --ckpt.load_enable "
+        "--ckpt.output_dir /data/mine --logger.wandb.key mine",
+        {
+            "model.seq_len": 4096,
+            "global_batch_size": 128,
+            "baseline.zero_stage": 3,
+            "baseline.recompute": "full",
+            # As many rows as a pass has room for, and the micro-batch counts for nothing.
+            "workload.fixed.micro_batch_size": 4,
+            "workload.start": "job",
+            "workload.steps": 6,
+            "training.rollout.prompt_tokens": 1024,
+            "training.rollout.answer_tokens": 3072,
+            "training.rollout.updates": 8,
+            "training.rollout.tp": 2,
+            "training.rollout.share": 0.5,
+            "training.rollout.sleeps": True,
+            "training.rollout.graphs": True,
+            "training.rollout.update_tokens": 16384,
+            "training.rollout.log_prob_tokens": 16384,
+            "training.beside": [{"role": "reference"}, {"role": "value"}],
+        },
+        "/data/mine --ckpt.load_enable --logger.wandb.key mine --train.micro_batch_size",
+    ),
+    "openrlhf by rollouts, before 0.10": (
+        'ray job submit --address=http://127.0.0.1:8265 --runtime-env-json=\'{"env_vars": {"NCCL_DEBUG": "WARN"}}\' '
+        "--no-wait -- python3 -m openrlhf.cli.train_ppo_ray --actor_num_nodes 2 --actor_num_gpus_per_node 8 "
+        "--ref_num_nodes 1 --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --pretrain Qwen/Qwen3-8B "
+        "--reward_pretrain Qwen/Qwen3-4B --micro_train_batch_size 2 --train_batch_size 128 "
+        "--micro_rollout_batch_size 4 --rollout_batch_size 256 --n_samples_per_prompt 4 --max_epochs 2 "
+        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 --advantage_estimator rloo --async_train --async_queue_size 2 "
+        "--enforce_eager --gradient_checkpointing --save_path /data/mine --load_checkpoint",
+        {
+            "model.seq_len": 3072,
+            "global_batch_size": 128,
+            "baseline.micro_batch_size": 2,
+            "training.offload": "optimizer",
+            "training.rollout.answer_tokens": 2048,
+            "training.rollout.updates": 16,
+            "training.rollout.share": 0.95,
+            "training.rollout.graphs": False,
+            "training.rollout.sleeps": False,
+            "training.rollout.log_prob_rows": 4,
+            "training.rollout.devices": 8,
+            "training.rollout.behind": 2,
+            "training.beside": [{"role": "reward", "parameters": 4022458880}],
+        },
+        "/data/mine --load_checkpoint submit --address",
+    ),
     "maxtext": (
         "python3 -m MaxText.train MaxText/configs/base.yml model_name=llama3.1-70b per_device_batch_size=2 "
         "max_target_length=4096 ici_fsdp_parallelism=8 dcn_fsdp_parallelism=4 dcn_data_parallelism=1 "

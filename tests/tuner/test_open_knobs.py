@@ -84,8 +84,8 @@ def test_values_that_are_opened_unasked_are_among_those_of_their_knobs_and_chang
             assert all(knob.position(value) is not None for value in values), knob.name
             assert len(values) > 1, knob.name
             assert knob.numerics is Numerics.SAME or knob.name in exceptions, knob.name
-            # Told by words with a place for each value.
-            assert knob.config or "{value}" in str(knob.argument), knob.name
+            # Told by words with a place for each value, or a switch.
+            assert knob.config or "{value}" in str(knob.argument) or knob.omit is False, knob.name
             # Knobs that decide whether it means anything stay as the launch has them, and no field of a plan is beside.
             others = {
                 name: each for names in every.values() for each in names.values() if (name := each.name) in knob.when
@@ -107,6 +107,8 @@ SAID = [
     "verl",
     "verl_fsdp",
     "verl_megatron",
+    "openrlhf",
+    "trl_grpo",
 ]
 
 
@@ -123,6 +125,7 @@ def test_arguments_of_the_catalogs_are_those_of_the_installed_releases():
     configs = {
         "transformers": [transformers.TrainingArguments],
         "trl_peft": [trl.DPOConfig, trl.SFTConfig, trl.ModelConfig],
+        "trl_grpo": [trl.ModelConfig, trl.GRPOConfig],
     }
     for catalog, classes in configs.items():
         fields = {field.name: field for each in classes for field in dataclasses.fields(each)}
@@ -151,6 +154,47 @@ def test_a_launch_of_trl_opens_what_a_cpu_has(folder):
     spec, space = read_spec(document, None)
     assert space.plans > len(space) > 1
     assert spec.baseline is not None
+
+
+GRPO = TRL.replace("sft", "grpo").replace("--max_length", "--max_completion_length").replace("--use_peft ", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("", set()),
+        ("--use_vllm", {"gpu_memory_utilization", "tensor_parallel_size", "enable_sleep_mode"}),
+        ("--use_vllm true --vllm_mode server", set()),
+    ],
+)
+def test_knobs_of_an_engine_are_opened_where_it_shares_the_devices(words, wanted):
+    line = GRPO.replace("--num_processes 1", "--num_processes 4") + f" {words}"
+    found = opened(drafted(line, cluster={"preset": "dgx-h100", "devices_per_node": 4}))
+    assert {name for name in found if "vllm" in name} == {f"trl_grpo_vllm_{name}" for name in wanted}
+    if wanted:
+        # Of four devices, and by the program's default; what an engine does is told by the knob alone.
+        assert found["trl_grpo_vllm_tensor_parallel_size"].values == (1, 2, 4)
+        assert found["trl_grpo_vllm_gpu_memory_utilization"].default == 0.3
+
+
+OPENRLHF = (
+    "python3 -m openrlhf.cli.train_ppo_ray --actor.num_gpus_per_node 4 --vllm.num_engines 4 --train.batch_size 64 "
+    "--actor.model_name_or_path Qwen/Qwen3-8B --reward.remote_url reward.py"
+)
+
+
+def test_a_switch_that_the_launch_has_is_told_by_its_knob_and_engines_follow_their_size():
+    document = drafted(f"{OPENRLHF} --train.colocate_all --vllm.enable_sleep")
+    found, command = opened(document), document["workload"]["command"]
+    sleep, engine = found["openrlhf_vllm_enable_sleep"], found["openrlhf_engine_tp"]
+    assert (sleep.default, sleep.arguments(True, 4), sleep.arguments(False, 4)) == (True, ["--vllm.enable_sleep"], [])
+    assert engine.values == (1, 2, 4)
+    assert engine.arguments(2, 4) == ["--vllm.tensor_parallel_size", "2", "--vllm.num_engines", "2"]
+    assert not {"--vllm.enable_sleep", "--vllm.num_engines", "--vllm.tensor_parallel_size"} & set(command)
+    # Of engines on devices of their own neither is opened, and the words stay.
+    document = drafted(OPENRLHF)
+    assert not {"openrlhf_vllm_enable_sleep", "openrlhf_engine_tp"} & opened(document).keys()
+    assert "--vllm.num_engines" in document["workload"]["command"]
 
 
 def test_what_needs_cuda_and_a_module_is_opened_where_both_are_there(monkeypatch):

@@ -79,8 +79,8 @@ def with_open_knobs(
         for name in dict.fromkeys(one for key in ready for one in _with_conditions(f"{catalog}_{key}", every)):
             key, knob = name.removeprefix(f"{catalog}_"), read_knob(name, every[name])
             setting = names_of(knob.argument)[0] if knob.argument else f"--{knob.config}"
-            places = imported.given.get(setting), at(imported.given, setting), at(file, knob.config or "")
-            said = next((value for value in places if value is not None), None)
+            given = (at(imported.given, each) for each in (setting, setting.lstrip("-")))
+            said = next((each for each in (*given, at(file, knob.config or "")) if each is not None), None)
             present = knob.default if said is None else readings(str(said).lower())[0]
             if key not in ready:
                 # What a condition names alone stays as the launch has it.
@@ -97,11 +97,13 @@ def with_open_knobs(
                 continue
             asked.append(f"{catalog}.{key}")
             opened[name] = {"values": values, "default": present, "numerics": "same", **({"when": ""} if named else {})}
-            if knob.omit is not None and (said is not None or knob.omit not in values):
+            # A switch that is off has no word.
+            spoken = said is not None and "{value}" in (knob.argument or "{value}")
+            if knob.omit is not None and (spoken or knob.omit not in values):
                 opened[name]["omit"] = None
-            command, unsaid = workload.get("command", ""), {setting: None}
+            command, unsaid = workload.get("command", ""), dict.fromkeys(names_of(knob.argument or setting))
             before, line, last = str(command).rpartition("\n")
-            if said is not None and isinstance(command, list):
+            if isinstance(command, list):
                 workload["command"] = laid_over(command, unsaid)
             elif said is not None and (words := shell_words(last)):
                 workload["command"] = before + line + " ".join(laid_over(words, unsaid))

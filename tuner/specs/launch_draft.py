@@ -112,7 +112,8 @@ def draft_launch(
     ):
         document.pop("model", None)
         asked = [question for question in asked if not f"{question.path}.".startswith("model.")]
-    if kind in WITHOUT_MODEL and "{steps}" not in str(document["workload"]):
+    # A program whose table says its steps ends after them.
+    if kind in WITHOUT_MODEL and "{steps}" not in str(document["workload"]) and "steps" not in document["workload"]:
         document["workload"] = {**document["workload"], "watch": True}
     asked = [question for question in asked if not any(f"{question.path}.".startswith(f"{path}.") for path in answers)]
     known = {question.path for question in asked}

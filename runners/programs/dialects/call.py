@@ -28,7 +28,7 @@ from meshtune.runners.programs.capture.stand_in import (
 )
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, CannotRead, Imported, Launch, Question, Remarks
 from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
-from meshtune.runners.programs.dialects.config_import import literal
+from meshtune.runners.programs.dialects.config_import import literal, mapping_in
 from meshtune.runners.programs.dialects.launcher_options import (
     BINDING,
     CONSOLES,
@@ -360,6 +360,9 @@ def _of_submitter(
         whole(option_value(options, *(known or TABLE["submitted"]).get(name, "").split()) or "")
         for name in TABLE["submitted"]
     )
+    if "here" in known:
+        remarks.note(f"`{written}` hands the start to a cluster: {known['here']}")
+        return counts, before
     own, ranks = counts_of(launcher, before), counts.ranks
     if ranks is None or not known.get("multiplied"):
         each = ranks // nodes if ranks and nodes and ranks % nodes == 0 else own.each
@@ -383,6 +386,9 @@ def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     kept, said = {}, dict(found.changed)
     for tool, options in found.under:
         said |= exported(around_of(tool), options)
+        # Of `ray job submit`.
+        own = mapping_in("env.json", option_value(options, "--runtime-env-json") or "", (".json",)).get("env_vars")
+        said |= {name: str(value) for name, value in own.items()} if isinstance(own, Mapping) else {}
     for name, value in said.items():
         if (
             name in NOT_KEPT

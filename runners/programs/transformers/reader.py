@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from meshtune.runners.programs.accelerate.special import YAML_FILE, quoted, read_launcher, words_of
@@ -26,11 +27,12 @@ from meshtune.runners.programs.dialects.call import launcher_of
 from meshtune.runners.programs.dialects.config_import import literal, of_plan, read_mapping
 from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.plain.script import script_of
-from meshtune.runners.programs.transformers.special import DS_FILE, profile
+from meshtune.runners.programs.transformers.special import DS_FILE, profile, rollout
 from meshtune.runners.programs.transformers.words import TABLE, TrainerReading, reading_of, start_of
 from meshtune.runners.programs.transformers.words import is_program as is_program
 
-_STEPS, _WARMUP = 20, 8
+# Steps before those that are timed, and these; and of reinforcement learning, whose steps take minutes.
+_STEPS, _GENERATED = (8, 12), (2, 4)
 _RUNNER = "meshtune.runners.report"
 _DEGREES = ("tp", "pp", "cp")
 _PASSES = {"micro_batch_size": "micro-batch", "grad_accum_steps": "accumulation"}
@@ -47,12 +49,15 @@ def read_launch(launch: Launch) -> Imported:
     reading.table.read(reading)
     reading.table.remark(reading)
     _batch(reading)
+    if reading.fields.get("stage") == "generated":
+        rollout(reading)
     workload = _workload(reading, configs)
     said = {name: reading.get(name) for name in reading.given}
     # Knobs of the program, where its script is known to read all arguments, and of DeepSpeed's file.
     program = reading.table.lists["program"]
     known = reading.variant != "trainer" or re.search(program["parser"], script_of(launch).text)
-    own = program.get("catalogs", "").split() if known else []
+    of_stage = program.get(reading.fields.get("stage"), program.get("catalogs", ""))
+    own = of_stage.split() if known else []
     catalogs = (*own, *(DEEPSPEED.words("program.catalogs") if reading.sharding.settings is not None else ()))
     return reading.imported(workload, space=_space(reading), catalogs=catalogs, given=said)
 
@@ -154,7 +159,9 @@ def _ask_own(reading: TrainerReading) -> None:
 def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, Any]:
     """The spec's section: a text for the shell, in which the plan's values have their places."""
     launch, sharding, certain = reading.launch, reading.sharding, reading.variant != "own"
-    lists = reading.table.lists
+    lists, cycle = reading.table.lists, reading.fields.get("training.rollout.updates")
+    # The first step of a cycle generates for all: whole ones are timed, and their mean is a step's.
+    warmup, timed = (ceil(steps / (cycle or 1)) * (cycle or 1) for steps in (_GENERATED if cycle else _STEPS))
     trial, log = lists["trial"], lists.get("log", {})
     gone = reading.own.keys() & reading.table.words("trial.left_out") if certain else set()
     of_plans = reading.table.names_of("plan") | reading.table.words("trial.of_plan")
@@ -162,7 +169,7 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
     if unknown := [name for name, values in kept.items() if not all(map(is_known, values[:1]))]:
         reading.ask("", f"what {', '.join(unknown)} hold is not known here: write it in workload.command")
     if named := sorted(name for name in gone if name.startswith(("--save", "--eval"))):
-        reading.note(f"trials take {_STEPS} steps without {', '.join(named)}")
+        reading.note(f"trials take {warmup + timed} steps without {', '.join(named)}")
     module, script = ("-m ", launch.script[3:]) if launch.script.startswith("-m ") else ("", launch.script)
     places = reading.table.told(reading, reading)[0]
     words = read_arguments(f"{trial['words']} {trial.get('more', '')}".split() if certain else [])[0]
@@ -205,8 +212,8 @@ def _workload(reading: TrainerReading, configs: Mapping[str, Any]) -> dict[str, 
         "start": "node" if sharding.head else "device",
         "framework": profile(reading, trial.get("framework", sharding.framework)),
         "dtype": reading.fields.get("dtype"),
-        "steps": _STEPS,
-        "warmup_steps": _WARMUP,
+        "steps": warmup + timed,
+        "warmup_steps": warmup,
     }
     files = dict(configs)
     if sharding.settings:

@@ -24,6 +24,7 @@ from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import InvalidValue, raising
 
 DS_FILE = "ds_config.json"
+_ROLLOUT = "training.rollout"
 _STAGE = "baseline.zero_stage"
 _MIXED = next(row for row in ACCELERATE.rows if row.field == "dtype")
 
@@ -59,6 +60,39 @@ def _of_file(reading: TrainerReading, text: str, name: str) -> dict[str, Any]:
     else:
         ask_shapes(reading, f"{name} has model_type {shown(kind)}; known are {', '.join(FAMILIES)}")
     return {}
+
+
+# What is generated: TRL 1.16, trl/trainer/{grpo,rloo}_config.py (__post_init__), grpo_trainer.py (_prepare_inputs).
+def generated_row(reading: TrainerReading) -> None:
+    """Its tokens, and whether it is compared with a reference: RLOO's coefficient is 0.05 unless said, GRPO's 0."""
+    fields = reading.fields
+    fields["model.seq_len"] = sum(fields.get(f"{_ROLLOUT}.{part}_tokens") or 0 for part in ("prompt", "answer"))
+    fields["compared"] = bool(reading.share("--beta")) if reading.has("--beta") else "rloo" in reading.script
+
+
+def rollout(reading: TrainerReading) -> None:
+    """What generates: vLLM with a share of the devices, a server of its own, or the model itself, whose rows are all in
+    flight; and the updates of a generation, of whose rows an update has the global batch."""
+    fields, vllm = reading.fields, bool(truth(reading.get("--use_vllm")))
+    rows, passes = (reading.whole(f"--{name}") for name in ("generation_batch_size", "steps_per_generation"))
+    micro, own = (fields.get(name) or 1 for name in ("micro_batch_size", "grad_accum_steps"))
+    # Of a device.
+    devices = (fields.get("nodes") or 1) * (fields.get("devices_per_node") or 1)
+    each = rows // devices if rows else (passes or own) * micro
+    fields |= {
+        f"{_ROLLOUT}.updates": max(1, each // (own * micro)) * (reading.whole("--num_iterations") or 1),
+        f"{_ROLLOUT}.graphs": vllm,
+        f"{_ROLLOUT}.sleeps": not vllm or bool(truth(reading.get("--vllm_enable_sleep_mode"))),
+    }
+    if passes:
+        reading.alone.add("micro_batch_size")
+        reading.note("--steps_per_generation counts micro-batches: with --generation_batch_size trials have others")
+    if vllm and reading.get("--vllm_mode") == "server":
+        reading.guess(f"{_ROLLOUT}.devices", 1, "devices of vLLM's server, which runs while trials do: how many?")
+    elif vllm:
+        fields[f"{_ROLLOUT}.share"] = reading.share("--vllm_gpu_memory_utilization") or 0.3
+    else:
+        fields[f"{_ROLLOUT}.max_rows"] = max(1, each)
 
 
 # What shards.

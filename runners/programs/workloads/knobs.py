@@ -26,7 +26,8 @@ def variables(knobs: Iterable[Knob], plan: Plan) -> dict[str, str]:
 
 def arguments(knobs: Iterable[Knob], plan: Plan) -> list[str]:
     """The words of the command line that its knobs add."""
-    return [text for knob, _ in _told(knobs, plan, "argument") for text in knob.arguments(plan.knobs[knob.name])]
+    told = [knob for knob, _ in _told(knobs, plan, "argument")]
+    return [text for knob in told for text in knob.arguments(plan.knobs[knob.name], plan.world_size)]
 
 
 def keys(knobs: Iterable[Knob], plan: Plan, file: str = "") -> dict[str, KnobValue]:
@@ -83,7 +84,7 @@ def names_of(argument: str) -> list[str]:
     """The names in an argument's words: of the first one, and of each that begins with a dash, up to a `=`."""
     words = [word.partition("=")[0].lstrip("+") for word in argument.split()]
     named = [word for at, word in enumerate(words) if at == 0 or word.startswith("-")]
-    return [word for word in named if "{value}" not in word]
+    return [word for word in named if "{" not in word]
 
 
 def find_file(key: str, files: Iterable[str]) -> tuple[str, str] | None:
