@@ -59,11 +59,11 @@ class WordProgram(ConfigProgram):
         told = {f"{dashes}{name}": value for name, value in settings.items()}
         alone = {f"{dashes}{name}": value for name, value in trial.items()}
         # A choice of words is one element of the command.
-        choices = {name: told[name] for name in told if isinstance(told[name], Mapping)}
-        changes = {**dict.fromkeys(told), **dict(lines({name: told[name] for name in told if name not in choices}))}
+        choices = [(name, told[name]) for name in told if isinstance(told[name], Mapping)]
+        changes = dict.fromkeys(told) | dict(lines({**told, **dict.fromkeys(name for name, _ in choices)}))
         chosen = [
             {axis: {value: f"{name}={word(text)}" for value, text in texts.items()}}
-            for name, choice in choices.items()
+            for name, choice in choices
             for axis, texts in choice.items()
         ]
         return [*laid_over(words, changes), *chosen], {"trial_arguments": alone} if alone else {}
