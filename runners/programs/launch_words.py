@@ -37,9 +37,8 @@ def groups(words: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     word, and for a choice of words in a workload's command, ""."""
     group: list[str] = []
     for word in words:
-        plain = isinstance(word, str)
-        takes = plain and bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
-        names = plain and bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
+        takes = isinstance(word, str) and bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
+        names = bool(_OPTION.match(str(word)) or (_KEY.match(str(word)) and not (takes and len(group) == 1)))
         if takes and not names:
             group.append(word)
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshtune.runners.programs.reading import Reading, truth
 
-_GENERATION = "policy.generation"
+_GENERATION, _PACKING = "policy.generation", ("sequence_packing", "dynamic_batching")
 
 
 def kind(reading: Reading) -> str:
@@ -12,8 +12,7 @@ def kind(reading: Reading) -> str:
 
 
 def devices(reading: Reading) -> None:
-    """Those of the training. Engines of their own have devices of the one node, or whole nodes of several (grpo.py,
-    setup)."""
+    """Those of the training. Engines of their own have devices of the one node, or whole nodes of several."""
     nodes, each = (reading.whole(f"cluster.{name}") or 1 for name in ("num_nodes", "gpus_per_node"))
     if truth(reading.get(f"{_GENERATION}.colocated.enabled")) is False:
         key, what = ("gpus_per_node", "devices") if nodes == 1 else ("num_nodes", "nodes")
@@ -32,11 +31,10 @@ def rollout(reading: Reading) -> None:
     own["share"] = reading.share(share, "training.rollout.share") or 0.6
     rows = (reading.whole("grpo.num_prompts_per_step") or 1) * (reading.whole("grpo.num_generations_per_prompt") or 1)
     own["updates"] = max(1, rows // (reading.fields.get("global_batch_size") or rows))
-    packing = "sequence_packing" if truth(reading.get("policy.sequence_packing.enabled")) else "dynamic_batching"
-    on = truth(reading.get(f"policy.{packing}.enabled"))
+    packing = next((each for each in _PACKING if truth(reading.get(f"policy.{each}.enabled"))), "none")
     for key, field in (("train_mb_tokens", "update_tokens"), ("logprob_mb_tokens", "log_prob_tokens")):
         # A product follows the micro-batch: `${mul:...}`.
-        if on and (said := str(reading.get(f"policy.{packing}.{key}"))).isdecimal():
+        if (said := str(reading.get(f"policy.{packing}.{key}"))).isdecimal():
             own[field] = int(said)
     if "update_tokens" in own:
         reading.kept["micro_batch_size"] = reading.fields["micro_batch_size"]

@@ -39,8 +39,7 @@ def batch(reading: Reading) -> None:
     micro = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
     if truth(reading.get(f"{_ACTOR}.use_dynamic_bsz")):
         tokens = reading.whole(f"{_ACTOR}.ppo_max_token_len_per_gpu") or 16384
-        of = reading.fields.get("model.seq_len") or tokens
-        rows_ = max(1, tokens // of)
+        rows_ = max(1, tokens // (reading.fields.get("model.seq_len") or tokens))
         reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows_
         told = f"a pass takes {tokens} tokens (use_dynamic_bsz), however many rows: {rows_} of full length are counted"
         reading.note(f"{told}, and {micro} counts for nothing")
@@ -56,8 +55,7 @@ def rollout(reading: Reading) -> None:
     if "one_step_off" in " ".join(map(str, reading.get("words") or ())):
         nodes, each = reading.whole("rollout.nnodes") or 1, reading.whole("rollout.n_gpus_per_node") or 8
         fields |= {"training.rollout.devices": nodes * each, "training.rollout.behind": 1}
-        told = f"{nodes} x {each} devices generate, beside those of the training, which the cluster here has"
-        reading.note(f"{told}; rows are one step older than the weights")
+        reading.note(f"{nodes} x {each} devices generate, beside those of the training, which the cluster here has")
 
 
 def beside(reading: Reading) -> None:
