@@ -99,9 +99,8 @@ def draft_launch(
     preset = cluster_presets().get(str(named.get("preset")), named)
     cuda = isinstance(device := preset.get("device"), Mapping) and device.get("kind") == "cuda"
     nodes, each = ({**preset, **named}.get(key) or 1 for key in ("nodes", "devices_per_node"))
-    document = with_open_knobs(
-        document, imported, cuda=cuda, counts={"devices": nodes * each, "devices_per_node": each}
-    )
+    counts = {"devices": nodes * each, "devices_per_node": each}
+    document = with_open_knobs(document, imported, cuda=cuda, counts=counts)
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}
     changed = changed_document(document, placed({}, answers))
