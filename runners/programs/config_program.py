@@ -8,7 +8,7 @@ Beside rows and remarks (see `table`) the table of such a program has:
                 names none; needs: keys that its file has, with least of the marks; inside: the key that has them in a
                 submitter's file; variant: a function of special.py; catalogs: of knobs
     [command]   config_file: the name in a trial's folder; example: a command to answer with; framework, in which
-                `{dtype}` stands for the number format; start; env; inherits: the key of the files that a file lies over;
+                `{dtype}` stands for the number format; start; env; inherits: the key of files beneath a file;
                 omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
                 option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
                 program: the words that start it, with groups of `script`; steps, warmup_steps: of a trial
