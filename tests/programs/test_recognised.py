@@ -104,7 +104,8 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "--ref_num_nodes 1 --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --pretrain Qwen/Qwen3-8B "
         "--reward_pretrain Qwen/Qwen3-4B --micro_train_batch_size 2 --train_batch_size 128 "
         "--micro_rollout_batch_size 4 --rollout_batch_size 256 --n_samples_per_prompt 4 --max_epochs 2 "
-        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 --advantage_estimator rloo --async_train --async_queue_size 2 "
+        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 "
+        "--advantage_estimator rloo --async_train --async_queue_size 2 "
         "--enforce_eager --gradient_checkpointing --save_path /data/mine --load_checkpoint",
         {
             "model.seq_len": 3072,
