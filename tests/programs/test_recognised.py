@@ -74,7 +74,7 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 --reward.remote_url r.py "
         "--actor.model_name_or_path Qwen/Qwen3-8B --train.batch_size 128 --rollout.batch_size 1024 --data.max_len 4096 "
         "--rollout.max_new_tokens 3072 --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.enable_sleep "
-        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 --ckpt.save_steps 20 --ckpt.load_enable "
+        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 20480 --ckpt.save_steps 20 --ckpt.load_enable "
         "--ckpt.output_dir /data/mine --logger.wandb.key mine",
         {
             "model.seq_len": 4096,
@@ -92,8 +92,8 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
             "training.rollout.share": 0.5,
             "training.rollout.sleeps": True,
             "training.rollout.graphs": True,
-            "training.rollout.update_tokens": 16384,
-            "training.rollout.log_prob_tokens": 16384,
+            "training.rollout.update_tokens": 20480,
+            "training.rollout.log_prob_tokens": 20480,
             "training.beside": [{"role": "reference"}, {"role": "value"}],
         },
         "/data/mine --ckpt.load_enable --logger.wandb.key mine --train.micro_batch_size",
