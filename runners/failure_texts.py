@@ -19,10 +19,22 @@ if TYPE_CHECKING:  # jobs import this in their site's own environment, without R
 
 # Regular expressions that are searched for in one line, in this order, and where each text comes from. Each takes a
 # time that grows with the line alone: after what may stand anywhere in it, no repetition is without a limit.
+# First of inference engines: their share of the device is too small for weights and one row, or not free.
+ENGINE_TEXTS = (
+    "No available memory for the cache blocks",  # vLLM v1/core/kv_cache_utils.py
+    "To serve at least one request with the models?'s? max seq len",  # vLLM v1/core/kv_cache_utils.py
+    "larger than the maximum number of tokens that can be stored in KV cache",  # vLLM 0, worker/worker.py
+    "Free memory on device .{0,100}is less than desired GPU memory utilization",  # vLLM v1/worker/utils.py
+    "Not enough memory.{1,2}Please try to increase --mem-fraction-static",  # SGLang model_executor/pool_configurator.py
+    "(?:Prefill|Decode) out of memory. Try to lower your batch size",  # SGLang mem_cache/common.py
+)
+# Of engines that put rows back for lack of room, and go on: vLLM 0 core/scheduler.py, SGLang managers/scheduler.py.
+WAITS = ("because there is not enough KV cache space", "#retracted_reqs: ")
 FAILURE_TEXTS: tuple[tuple[Cause, str], ...] = (
+    *((Cause.OOM, text) for text in ENGINE_TEXTS),
     (Cause.OOM, "DefaultCPUAllocator: (?:can't allocate|not enough) memory"),  # torch c10/core/impl/alloc_cpu
     (Cause.OOM, "(?:CUDA|HIP|XPU) out of memory"),  # torch c10/cuda/CUDACachingAllocator, c10/xpu
-    (Cause.OOM, "(?:CUDA|HIP) error: out of memory"),  # torch c10/cuda/CUDAException
+    (Cause.OOM, "(?:CUDA|HIP) [Ee]rror: out of memory"),  # torch c10/cuda/CUDAException, vLLM csrc/cumem_allocator.cpp
     (Cause.OOM, r"\bOutOfMemoryError\b"),  # torch.OutOfMemoryError, jaxlib
     (Cause.OOM, r"^(?:[\w.]+\.)?_?(?:Array)?MemoryError\b"),  # Python, numpy
     (Cause.OOM, r"\bstd::bad_alloc\b"),  # C++ operator new
@@ -82,6 +94,7 @@ _HINTS = (
     *("lready in use", "python", "sh: ", "cd: ", "No such file", "Permission denied", "compiled", "fault"),
     *("No space left", "quota", "ead-only", "tale ", "nput/output"),
 )
+_ENGINE = re.compile("|".join(ENGINE_TEXTS))
 _TABLE = tuple((re.compile(pattern), cause) for cause, pattern in FAILURE_TEXTS)
 
 
@@ -105,26 +118,42 @@ def first_in_precedence(causes: Iterable[Cause]) -> Cause | None:
 # sh and exec's own words for a command that is there and cannot be run, and one that is not there (POSIX 2.8.2).
 CANNOT_RUN = (126, 127)
 
-_FRAME = re.compile(r'^ *File "(?P<path>[^"]*)", line \d+, in (?P<function>.+)$')
+# A frame of Python, and the method that Ray ran elsewhere: "ray::WorkerDict.actor_rollout_update_actor() (pid=7, ...".
+_FRAME = re.compile(r'^ *File "(?P<path>[^"]*)", line \d+, in (?P<function>.+)$|\bray::(?P<method>[\w.:-]{1,200})\(\)')
 _BACKWARD = frozenset({"backward", "backward_step", "backward_pass", "run_backward", "_engine_run_backward"})
 _FORWARD = frozenset({"forward", "forward_step", "forward_pass", "_call_impl", "_forward_one_chunk"})
 _OPTIMIZER = frozenset({"optimizer_step", "_take_model_step"})
+# Of reinforcement learning, by path and function of a frame or by Ray's method. From verl workers/, OpenRLHF
+# trainer/ray/, TRL trainer/grpo_trainer.py and generation/, NeMo-RL algorithms/ and models/policy/.
+_STEP_PHASE = re.compile(
+    r"(?P<refit>(?:update_weights\w*|sync_weights|broadcast_to_vllm|refit_policy_generation|rollout_mode)$)"
+    r"|(?P<generation>-packages/(?:vllm|sglang)/|/vllm/vllm/|/sglang/srt/|generate_(?:sequences|samples|async)$"
+    r"|:(?:_?generate|wake_up)$)"
+    r"|(?P<log_probs>compute_(?:ref_)?log_prob$|get_(?:reference_policy_)?logprobs$|_get_per_token_logps\w*$"
+    r"|(?:Policy|Reference)ModelActor\.forward$)"
+    r"|(?P<update>update_(?:actor|policy|critic)$|ppo_train$|train_batch$|compute_loss$|models/policy/.*:train$)"
+)
 
 
 def phase_of(lines: Sequence[str]) -> str | None:
-    """Where in a step a Python traceback leads to ("init" where in none): its outermost frame that tells.
-
-    None for lines without a traceback. Recomputation is in its backward pass."""
-    frames = [frame for frame in map(_FRAME.match, lines) if frame is not None]
+    """Where in a step a Python traceback leads to ("init" where in none): its outermost frame that tells, of an update
+    the first within it that tells more. None for lines without a traceback. Recomputation is in its backward pass."""
+    frames = [frame for frame in map(_FRAME.search, lines) if frame is not None]
+    otherwise = "init" if frames else None
     for frame in frames:
-        function = frame["function"].rpartition(".")[2]
+        path, function = frame["path"] or "", (frame["function"] or frame["method"]).rpartition(".")[2]
+        said = _STEP_PHASE.search(frame["method"] or f"{path}:{function}")
+        if said is not None and said.lastgroup == "update":
+            otherwise = "update"
+        elif said is not None and otherwise != "update":
+            return said.lastgroup
         if function in _BACKWARD:
             return "backward"
-        if function in _OPTIMIZER or (function == "step" and "optim" in frame["path"]):
+        if function in _OPTIMIZER or (function == "step" and "optim" in path):
             return "optimizer"
         if function in _FORWARD:
             return "forward"
-    return "init" if frames else None
+    return otherwise
 
 
 MAX_BYTES = 1 << 20
@@ -145,23 +174,24 @@ def read_last_words(text: str, patterns: Patterns | None = None) -> LastWords | 
 
     A step that is told after a missing module or an exception shows that the program went on: they were no end."""
     words_of: dict[Cause, LastWords] = {}
-    tracebacks: dict[int | None, list[str]] = {}
+    tracebacks: dict[int | str | None, list[str]] = {}
     previous: Cause | None = None
     for line in split_lines([text.encode()], whole=False):
         rank, words = untagged(line)
-        if words.startswith("Traceback (most recent call last)"):
-            tracebacks[rank] = []
+        writer = line.partition(")")[0] if line.startswith("(") else rank  # Ray's processes share a log
+        if words.startswith("Traceback (most recent call last)") or ("ray::" in words and _FRAME.search(words)):
+            tracebacks[writer] = [words]
             continue
-        if rank in tracebacks and words.startswith(" "):  # source code, which may have the text of any error in it
-            tracebacks[rank].append(words)
+        if writer in tracebacks and words.startswith(" "):  # source code, which may have the text of any error in it
+            tracebacks[writer].append(words)
             continue
-        frames = tracebacks.pop(rank, [])
+        frames = tracebacks.pop(writer, [])
         refused = patterns is not None and patterns.refuses(words)
         cause = Cause.ILLEGAL_SETTING if refused else cause_of_line(words)
         for overtaken in _overtaken(cause, previous, patterns, words):
             words_of.pop(overtaken, None)
         if cause is not None and cause not in words_of:
-            phase = phase_of(frames) if cause is Cause.OOM else None
+            phase = "generation" if _ENGINE.search(words) else phase_of(frames) if cause is Cause.OOM else None
             words_of[cause] = LastWords(cause=cause, line=words.strip(), rank=rank, phase=phase)
         previous = cause
     return min(words_of.values(), key=lambda words: PRECEDENCE.index(words.cause), default=None)

@@ -13,14 +13,20 @@ MAX_LINE = 1 << 14  # characters; of what is longer (a progress bar without any 
 # So much of a job's logs is searched for steps: of each at most, of each at least, and else of all of them.
 MAX_LOG_BYTES, MIN_LOG_BYTES, ALL_LOGS_BYTES = 64 << 20, 1 << 20, 256 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-# Who wrote a line: torch and torchrun ("[rank1]: ", "[default1]:"), mpirun --tag-output ("[1,1]<stdout>:").
-_TAG = re.compile(r"(?:\[(?:rank|default|trainer|\d+,)(\d+)\](?:<\w+>)?: ?)+")
+# Who wrote a line: torch and torchrun ("[rank1]: ", "[default1]:"), mpirun --tag-output ("[1,1]<stdout>:"), Ray and
+# vLLM ("(WorkerDict pid=7, ip=10.0.0.1) "); vLLM's logger in tracebacks ("ERROR 06-10 10:55:03 [core.py:459] ").
+_TAG = re.compile(
+    r"(?:\[(?:rank|default|trainer|\d+,)(\d+)\](?:<\w+>)?: ?|\([^()]{1,80} pid=\d+(?:, ip=[^()]{1,60})?\) ?"
+    r"|ERROR \d\d-\d\d \d\d:\d\d:\d\d \[?\w+\.py:\d+\] ?)+"
+)
 
 
 def untagged(line: str) -> tuple[int | None, str]:
     """The rank that wrote a line, where it begins with that, and the line without it."""
     match = _TAG.match(line)
-    return (None, line) if match is None else (int(match[1]), line[match.end() :])
+    if match is None:
+        return None, line
+    return None if match[1] is None else int(match[1]), line[match.end() :]
 
 
 def split_lines(chunks: Iterable[bytes], *, whole: bool = True) -> Iterator[str]:

@@ -65,7 +65,8 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """One value per rank, in order of rank; the parts are those of the profiled step of median length.
+    """One value per rank, in order of rank; the parts are those of the profiled step of median length. Where a log
+    tells phases: one value, the mean of the job's timed steps.
 
     step_time_s: that step, until the slowest rank ended. parts_s: seconds by part. waiting_s: of the collectives'
     parts, seconds until the last peer arrived. own_times_s: of every profiled step, the rank's own work (compute and

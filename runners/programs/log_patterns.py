@@ -32,11 +32,11 @@ MEMORY: Mapping[str, float] = {
 # What else: the step's number, its loss, the norm of its gradient, and the program's words for a setting that it
 # refuses.
 STEP, LOSS, GRADIENT_NORM, ILLEGAL = "step", "loss", "gradient_norm", "illegal"
-# Of a step: its tokens, where steps have different ones.
-TOKENS = "tokens"
+# Where steps have different ones: the tokens of a step, or of all steps so far, of which a step's own are what it adds.
+TOKENS, TOTAL_TOKENS = "tokens", "total_tokens"
 # Seconds of a step's phases, by the pattern's name.
 PHASES: Mapping[str, StepPhase] = {f"{phase}_s": phase for phase in StepPhase}
-NAMES = (*STEP_TIMES, MEAN, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL, TOKENS, *PHASES)
+NAMES = (*STEP_TIMES, MEAN, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL, TOKENS, TOTAL_TOKENS, *PHASES)
 # Before the name of a knob: the value that the program says it runs with.
 KNOB = "knob_"
 # Of a compiled pattern, in RE2's instructions: the most time per character of a line.
@@ -85,6 +85,7 @@ class Patterns:
         checks.require(counts or len(compiled) < len(patterns), "", told)
         memory = [name for name in compiled if name in MEMORY]
         checks.require(len(memory) <= 1, "", f"takes one pattern of memory, not {', '.join(memory)}")
+        checks.require(not {TOKENS, TOTAL_TOKENS} <= compiled.keys(), "", f"takes one of {TOKENS} and {TOTAL_TOKENS}")
         checks.done()
         self.timing = timing[0] if timing else ""
         # Whose lines are the steps.
@@ -105,16 +106,18 @@ class Patterns:
         return str(self._compiled[self.timing].pattern)
 
     def find(self, name: str, line: str) -> Found | None:
-        """The number that the pattern of that name finds in a line; None where it finds none."""
+        """The number that the pattern of that name finds in a line, of a phase the sum of all there; None of none."""
         if (match := self._search(name, line)) is None:
             return None
         # The first group that took part, but for `rank`; NaN is what a program prints for a loss that is no number.
         named, numbers = self._groups[name]
-        texts = (text for group in numbers if (text := match[group]) is not None)
+        matches = self._compiled[name].finditer(line.encode("utf-8", errors="replace")) if name in PHASES else (match,)
+        texts = [text for one in matches for group in numbers if (text := one[group]) is not None]
         rank = match[named] if named else None
         try:
-            return Found(float(next(texts).replace(b",", b"").strip()), None if rank is None else int(rank))
-        except (StopIteration, ValueError):
+            values = [float(text.replace(b",", b"").strip()) for text in (texts if name in PHASES else texts[:1])]
+            return Found(sum(values), None if rank is None else int(rank)) if values else None
+        except ValueError:
             return None
 
     def knob(self, name: str, line: str) -> str | None:

@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 from math import inf, isfinite, nan
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 from meshtune.runners.base import Cause, JobState, JobStatus
-from meshtune.runners.failure_texts import CANNOT_RUN, PRECEDENCE, LastWords, is_echo, read_last_words_of
+from meshtune.runners.failure_texts import CANNOT_RUN, PRECEDENCE, WAITS, LastWords, is_echo, read_last_words_of
 from meshtune.runners.job_files import list_entries
 from meshtune.runners.log_lines import lines_of, read_tail, untagged
+from meshtune.runners.measuring import MAX_STEP_S, at_mean_tokens
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_patterns import (
@@ -24,8 +25,11 @@ from meshtune.runners.programs.log_patterns import (
     LOSS,
     MEAN,
     MEMORY,
+    PHASES,
     STEP,
     STEP_TIMES,
+    TOKENS,
+    TOTAL_TOKENS,
     Patterns,
     positive,
 )
@@ -37,6 +41,8 @@ from meshtune.runners.programs.workloads.base import (
     read_context,
 )
 from meshtune.runners.report import MAX_LOSSES
+from meshtune.runners.step_breakdown import Profile, StepPhase
+from meshtune.search_spaces.checks import MAX_WHOLE
 from meshtune.search_spaces.knob_values import KnobValue
 
 # Whom a runner blames for the end of a job, by `runners.processes.gang.exit_text`.
@@ -49,14 +55,18 @@ _RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
     """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
-    gradient_norms: of the first of those steps, as far as each has one. memory_bytes: the most that was told, by rank;
-    None: no line says whose. knobs: what was told last of those that have a pattern."""
+    gradient_norms: of the first of those steps, as far as each has one. tokens: of each step, NaN where not told.
+    phases_s: of each step, 0 where not told. memory_bytes: the most that was told, by rank; None: no line says whose.
+    knobs: what was told last of those that have a pattern. waits: lines of an engine that it put rows back."""
 
     timings: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
     gradient_norms: tuple[float, ...] = ()
+    tokens: tuple[float, ...] = ()
+    phases_s: Mapping[StepPhase, tuple[float, ...]] = field(default_factory=dict)
     memory_bytes: Mapping[int | None, int] = field(default_factory=dict)
     knobs: Mapping[str, str] = field(default_factory=dict)
+    waits: int = 0
 
 
 def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
@@ -64,8 +74,10 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
     streams: dict[int | None, _Stream] = {}
     memory: dict[int | None, int] = {}
     knobs: dict[str, str] = {}
+    waits = 0
     for line in lines:
         rank, words = untagged(line)
+        waits += any(text in words for text in WAITS)
         for name in patterns.knobs:
             if (text := patterns.knob(name, words)) is not None:
                 knobs[name] = text
@@ -79,16 +91,25 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
         if timing is not None or numbers.keys() - {STEP}:
             streams.setdefault(rank, _Stream()).take(numbers, timing)
     best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
-    timings, losses = _in_order(best.timings), _in_order(best.told[LOSS])
-    norms = (best.told[GRADIENT_NORM].get(step, nan) for step in sorted(best.timings))
-    first = tuple(takewhile(lambda norm: 0 <= norm < inf, norms))
-    return LogReading(timings=timings, losses=losses, gradient_norms=first, memory_bytes=memory, knobs=knobs)
+    first = tuple(takewhile(lambda norm: 0 <= norm < inf, best.of_steps(GRADIENT_NORM)))
+    totals = sorted(best.told[TOTAL_TOKENS].items())
+    best.told[TOKENS] |= {step: total - before for (_, before), (step, total) in pairwise([(0, 0.0), *totals])}
+    return LogReading(
+        timings=_in_order(best.timings),
+        losses=_in_order(best.told[LOSS]),
+        gradient_norms=first,
+        tokens=best.of_steps(TOKENS) if best.told[TOKENS] else (),
+        phases_s={phase: best.of_steps(name, 0.0) for name, phase in PHASES.items() if best.told[name]},
+        memory_bytes=memory,
+        knobs=knobs,
+        waits=waits,
+    )
 
 
 class _Stream:
     """The steps that one rank tells, by number; without numbers, by their order."""
 
-    NAMES = (STEP, LOSS, GRADIENT_NORM)
+    NAMES = (STEP, LOSS, GRADIENT_NORM, TOKENS, TOTAL_TOKENS, *PHASES)
 
     def __init__(self) -> None:
         self.timings: dict[int, float] = {}
@@ -106,6 +127,10 @@ class _Stream:
         for name, value in numbers.items():
             if name != STEP or isfinite(value):
                 self.told[name][self._step] = value
+
+    def of_steps(self, name: str, otherwise: float = nan) -> tuple[float, ...]:
+        """Of each step that has a time."""
+        return tuple(self.told[name].get(step, otherwise) for step in sorted(self.timings))
 
 
 def _in_order(values: Mapping[int, float]) -> tuple[float, ...]:
@@ -136,15 +161,24 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
         losses = readings[told_by].losses[:MAX_LOSSES]
         if wrong := [loss for loss in losses if not isfinite(loss)]:
             return failed(Cause.CRASH, f"a loss of the first steps is {wrong[0]}", log_tail=tail)
+        reading, timed = readings[told_by], slice(context.warmup_steps, None)
+        profile = _profile(times[timed], {phase: taken[timed] for phase, taken in reading.phases_s.items()})
+        counts = reading.tokens[timed]
+        if all(0 <= count <= MAX_WHOLE for count in counts) and sum(counts) >= 1:
+            context = replace(context, tokens_per_step=max(1, round(fmean(counts))))
+            times[timed] = at_mean_tokens(times[timed], counts)
         measurement = context.measurement(
             times,
             first_losses=losses,
-            first_gradient_norms=readings[told_by].gradient_norms[:MAX_LOSSES],
+            first_gradient_norms=reading.gradient_norms[:MAX_LOSSES],
+            profile=profile,
             peak_memory_bytes=_memory(readings),
             knobs=_knobs(readings, told_by, patterns, context),
         )
-        short = "" if len(times) >= steps else f"the log tells {len(times)} of {steps} steps"
-        return Outcome(verdict=Verdict.OK, measurement=measurement, reason=short)
+        notes = [] if len(times) >= steps else [f"the log tells {len(times)} of {steps} steps"]
+        if waits := sum(each.waits for each in readings.values()):
+            notes.append(f"the engine's keys and values did not fit: it put rows back in {waits} lines of the log")
+        return Outcome(verdict=Verdict.OK, measurement=measurement, reason="; ".join(notes))
     if ended_well:
         told = f"took {len(times)} steps, and {context.warmup_steps} of them are warm-up"
         if not times:
@@ -155,6 +189,16 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
         told = f"its log tells {len(times)} of {steps} steps, {median(times):.4g} s each"
         return replace(outcome, reason=f"{outcome.reason}; {told}")
     return outcome
+
+
+def _profile(times_s: Sequence[float], phases_s: Mapping[StepPhase, Sequence[float]]) -> Profile | None:
+    """The phases of the timed steps, each as its mean; what is in none is "other". None where no phase was told."""
+    if not phases_s or not all(0 <= one <= MAX_STEP_S for each in (times_s, *phases_s.values()) for one in each):
+        return None
+    parts = {str(phase): fmean(taken) for phase, taken in phases_s.items()}
+    step_s = fmean(times_s)
+    parts["other"] = max(0.0, step_s - sum(parts.values()))
+    return Profile(step_time_s=step_s, parts_s=(parts,), waiting_s=({},), own_times_s=((step_s,),), stages=(0,))
 
 
 def _knobs(
@@ -243,4 +287,7 @@ def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -
         "tokens_per_s": context.tokens_per_step,
         "tokens_per_s_per_device": context.tokens_per_step / context.devices,
     }[unit]
+    if unit.startswith(TOKENS) and reading.tokens and all(count > 0 for count in reading.tokens):
+        rates = zip(reading.tokens, reading.timings, strict=True)
+        return [count * per_step / context.tokens_per_step / timing for count, timing in rates]
     return [per_step / timing for timing in reading.timings]

@@ -6,6 +6,7 @@ file stays the user's own."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from meshtune.runners.documents import merged
@@ -35,7 +36,9 @@ class WordProgram(ConfigProgram):
                 said = merged(said, nested({match[1]: (match[2],)}))
         own: Mapping[str, Any] = {}
         asked = ""
-        if name := next((word for word in rest if word.endswith(ENDINGS)), ""):
+        named = next((word.rpartition("=")[2] for word in rest if word.endswith(ENDINGS)), "")
+        beside = self._program.get("file", "")
+        if name := named or (beside and str(PurePosixPath(launch.script).parent / beside)):
             try:
                 own, asked = self.file_of(launch, name)
             except CannotRead:

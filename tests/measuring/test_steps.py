@@ -10,7 +10,16 @@ from statistics import median
 import pytest
 
 from meshtune.runners.base import JobSpec
-from meshtune.runners.measuring import WINDOW, is_settled, is_surely_slower, step_counts, warmup_length, window_of
+from meshtune.runners.measuring import (
+    WINDOW,
+    at_mean_tokens,
+    is_settled,
+    is_surely_slower,
+    mean_interval,
+    step_counts,
+    warmup_length,
+    window_of,
+)
 from meshtune.runners.step_breakdown import find_straggler
 from meshtune.runners.trainer.job import Measuring, TrainerJob, render_job
 from meshtune.search_spaces.model import ModelSpec
@@ -250,3 +259,24 @@ def test_a_stage_with_more_work_is_no_straggler_but_a_slow_rank_in_it_is():
     found = find_straggler([[1.0] * 3, [1.0] * 3, [2.0] * 3, [3.0] * 3], stages)
     assert found is not None
     assert (found.rank, found.ratio) == (3, 1.5)
+
+
+@pytest.mark.parametrize("fixed", [0.0, 0.3])
+def test_the_interval_of_steps_at_their_mean_tokens_is_that_of_tokens_per_second(fixed):
+    """Of steps whose lengths scatter by 20 % and their pace by 1 %, with a share of time that no token takes."""
+    generator, covered, narrower = random.Random(5), 0, 0
+    for _ in range(400):
+        tokens = [generator.lognormvariate(-0.02, 0.2) for _ in range(6)]  # 1 on average
+        times_s = [(fixed + (1 - fixed) * count) * generator.gauss(1.0, 0.01) for count in tokens]
+        interval, printed = mean_interval(at_mean_tokens(times_s, tokens)), mean_interval(times_s)
+        true_s = sum(tokens) / len(tokens)  # at one token a second, which is what all steps make together
+        covered += interval.low <= true_s <= interval.high
+        narrower += interval.high - interval.low < printed.high - printed.low
+    assert 0.92 <= covered / 400 <= 0.98
+    assert narrower == 400
+
+
+def test_steps_without_tokens_and_times_that_tokens_do_not_explain():
+    assert at_mean_tokens([3.0, 1.0, 3.0, 1.0], [200, 0, 200, 0]) == pytest.approx([1.0, 3.0, 1.0, 3.0])
+    # A step cannot take less than no time: then times are as they were.
+    assert at_mean_tokens([1.0, 1.0, 1.0, 1.0], [400, 0, 0, 0]) == [1.0, 1.0, 1.0, 1.0]

@@ -47,6 +47,24 @@ LINES = [
     ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.", OOM),
     ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch.", OOM),
     ("[ 1234.5] Out of memory: Killed process 4242 (python) total-vm:8kB", OOM),
+    ("RuntimeError: CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62", OOM),  # vLLM issue 13941
+    ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when", OOM),
+    (
+        "ValueError: To serve at least one request with the models's max seq len (131072), (4.00 GiB KV cache is",
+        OOM,
+    ),
+    (
+        "ValueError: The model's max seq len (131072) is larger than the maximum number of tokens that can be stored "
+        "in KV cache (93760). Try increasing `gpu_memory_utilization`",
+        OOM,
+    ),
+    (
+        "ValueError: Free memory on device cuda:0 (65.52/119.63 GiB) on startup is less than desired GPU memory "
+        "utilization (0.92, 110.06 GiB). Decrease GPU memory utilization",
+        OOM,
+    ),
+    ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", OOM),
+    ("Decode out of memory. Try to lower your batch size.", OOM),
     ("train.py: error: argument --zero: invalid choice: 3 (choose from 0, 1)", ILLEGAL),
     ("train.py: error: argument --tp: invalid int value: 'four'", ILLEGAL),
     (
@@ -168,6 +186,27 @@ def frames(*frames: tuple[str, str]) -> list[str]:
         (frames(("train.py", "train"), ("schedule.py", "step")), "init"),
         (frames(("megatron/core/pipeline_parallel/schedules.py", "backward_step")), "backward"),
         (frames(("a.py", "Engine.forward")), "forward"),
+        # verl workers/fsdp_workers.py, actor/dp_actor.py.
+        (frames(("verl/workers/fsdp_workers.py", "update_actor"), ("dp_actor.py", "update_policy")), "update"),
+        (frames(("dp_actor.py", "update_policy"), ("torch/_tensor.py", "backward")), "backward"),
+        (frames(("fsdp_workers.py", "compute_log_prob"), ("module.py", "_call_impl")), "log_probs"),
+        (frames(("fsdp_workers.py", "rollout_mode"), ("/x/site-packages/vllm/v1/engine/core.py", "wake_up")), "refit"),
+        # TRL: generation, log-probabilities and the loss have a `training_step` around them.
+        (frames(("trainer.py", "training_step"), ("trl/generation/vllm_generation.py", "generate")), "generation"),
+        (frames(("grpo_trainer.py", "_get_per_token_logps_and_entropies"), ("m.py", "forward")), "log_probs"),
+        (
+            frames(
+                ("grpo_trainer.py", "_compute_loss"),
+                ("grpo_trainer.py", "_get_per_token_logps_and_entropies"),
+                ("m.py", "forward"),
+            ),
+            "forward",
+        ),
+        (frames(("/opt/dist-packages/vllm/worker/worker.py", "load_model"), ("m.py", "forward")), "generation"),
+        (frames(("/home/me/vllm/train.py", "main"), ("m.py", "forward")), "forward"),
+        # NeMo-RL, OpenRLHF.
+        (frames(("nemo_rl/models/policy/workers/dtensor_policy_worker.py", "train")), "update"),
+        (["ray::ReferenceModelActor.forward() (pid=7, ip=10.0.0.1)", *frames(("m.py", "forward"))], "log_probs"),
     ],
 )
 def test_a_traceback_tells_the_phase_by_its_outermost_frame(lines, phase):
@@ -233,6 +272,61 @@ PEER = "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:4496: Connection rese
 def test_an_exception_is_told_with_its_phase():
     found = read_last_words(f"step 1 took 0.5\n{TRACEBACK}{OUT_OF_MEMORY}\n")
     assert found == LastWords(cause=Cause.OOM, line=OUT_OF_MEMORY, phase="backward")
+
+
+def by_ray(actor: str, words: str) -> str:
+    return "".join(f"({actor}) {line}\n" for line in words.splitlines())
+
+
+def of_method(method: str, *places: tuple[str, str]) -> str:
+    """As Ray prints another process's exception (the form of verl's issue 302, EasyR1's issue 9)."""
+    head = f"ray.exceptions.RayTaskError(OutOfMemoryError): ray::WorkerDict.{method}() (pid=118848, ip=10.130.71.7, "
+    lines = [f'  File "{path}", line 432, in {name}\n    return f()\n' for path, name in places]
+    return f"{head}actor_id=b2ba, repr=<WorkerDict object at 0x7b8a>)\n{''.join(lines)}{OUT_OF_MEMORY}\n"
+
+
+BASE = ("verl/single_controller/ray/base.py", "func")
+DRIVER = frames(("verl/trainer/main_ppo.py", "run"), ("verl/trainer/ppo/ray_trainer.py", "fit"), BASE)
+CUMEM = "RuntimeError: CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62"
+
+
+@pytest.mark.parametrize(
+    ("method", "places", "phase"),
+    [
+        ("actor_rollout_ref_update_actor", [BASE], "update"),
+        ("actor_rollout_update_actor", [BASE, ("torch/_tensor.py", "backward")], "backward"),
+        ("actor_rollout_generate_sequences", [BASE, ("torch/nn/modules/module.py", "_call_impl")], "generation"),
+        ("ref_compute_ref_log_prob", [BASE, ("torch/nn/modules/module.py", "_call_impl")], "log_probs"),
+        ("actor_rollout_init_model", [BASE], "init"),
+    ],
+)
+def test_rays_driver_tells_the_phase_by_the_method_that_failed(method, places, phase):
+    words = "\n".join(DRIVER) + "\n" + of_method(method, *places)
+    for text in (words, by_ray("main_task pid=1748945", words)):
+        assert read_last_words(text) == LastWords(cause=OOM, line=OUT_OF_MEMORY, phase=phase)
+
+
+def test_processes_of_ray_that_write_at_once_keep_their_tracebacks():
+    engine = "\n".join([*frames(("/x/dist-packages/vllm/device_allocator/cumem.py", "wake_up")), CUMEM])
+    other = "\n".join([*frames(("train.py", "main"), ("m.py", "forward")), "KeyError: 3"])
+    pairs = zip(by_ray("LLMRayActor pid=1", engine).splitlines(), by_ray("X pid=2", other).splitlines(), strict=False)
+    mixed = "\n".join(line for pair in pairs for line in pair)
+    rest = f"\n(LLMRayActor pid=1) {CUMEM}\n"
+    assert read_last_words(mixed + rest) == LastWords(cause=OOM, line=CUMEM, phase="generation")
+
+
+def test_an_engine_tells_its_lack_of_memory_through_its_logger():
+    words = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+    traceback = "\n".join([*frames(("/x/dist-packages/vllm/v1/core/kv_cache_utils.py", "check")), words])
+    logged = "".join(f"ERROR 08-24 01:02:00 [core.py:1349] {line}\n" for line in traceback.splitlines())
+    for text in (
+        words,
+        logged,
+        by_ray("EngineCore pid=959359", logged),
+        f"(Worker pid=3) {words} [repeated 7x across cluster]",
+    ):
+        found = read_last_words(text)
+        assert (found.cause, found.phase, found.line.startswith(words)) == (OOM, "generation", True)
 
 
 def test_in_a_log_of_all_ranks_the_one_that_fails_is_told_from_those_that_notice_it():

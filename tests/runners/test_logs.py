@@ -12,6 +12,7 @@ from meshtune.runners.programs.log_patterns import Patterns
 from meshtune.runners.programs.log_reader import LogReading, outcome_from_log, read_lines
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.trial import time_by_part
 
 PATTERNS = Patterns(
     {
@@ -89,6 +90,9 @@ def test_gradient_norms_are_those_of_the_first_steps_as_far_as_each_has_one(norm
         ("[rank1]: [rank1]:   File", 1, "  File"),
         ("[default3]:step", 3, "step"),
         ("[1,2]<stdout>:step", 2, "step"),
+        ("(WorkerDict pid=7, ip=10.0.0.1)   File", None, "  File"),
+        ("(LLMRayActor pid=7) ERROR 06-10 10:55:03 [core.py:459]   File", None, "  File"),
+        ("(a step of 7 ms) step", None, "(a step of 7 ms) step"),
         ("[2026-11-21] step", None, "[2026-11-21] step"),
         ("7: step", None, "7: step"),
         ("[7] step", None, "[7] step"),
@@ -157,6 +161,92 @@ def test_a_mean_since_the_start_tells_what_each_step_adds(tmp_path):
     names = Patterns({"step": r"'iteration': '(\d+)/", "mean_step_time_s": r"'train_speed\(s/it\)': ([\d.]+)"})
     found = read(tmp_path, patterns=names, asked=3).measurement
     assert (*found.warmup_times_s, *found.step_times_s) == (4.0, 1.0, 1.0)
+
+
+# As verl prints a step (trainer/ppo/metric_utils.py, utils/logger), by Ray.
+ROLLOUTS = Patterns(
+    {
+        "step": r"\bstep:(\d+) - ",
+        "step_time_s": r"perf/time_per_step:([\d.]+)",
+        "tokens": r"perf/total_num_tokens:([\d.e+]+)",
+        "generation_s": r"timing_s/gen:([\d.]+)",
+        "log_probs_s": r"timing_s/(?:old_log_prob|ref):([\d.]+)",
+        "update_s": r"timing_s/update_actor:([\d.]+)",
+    }
+)
+
+
+def rollout(step: int, tokens: int, took_s: float, reference: str = " - timing_s/ref:0.5") -> str:
+    return (
+        f"(TaskRunner pid=11) step:{step} - actor/pg_loss:0.003 - timing_s/gen:4.0 - timing_s/old_log_prob:0.5"
+        f"{reference} - timing_s/update_actor:2.0 - perf/total_num_tokens:{tokens} - perf/time_per_step:{took_s}\n"
+    )
+
+
+def test_steps_of_unlike_tokens_are_measured_at_their_mean_and_by_their_phases(tmp_path):
+    lengths = (500, 500, 1000, 2000, 3000)
+    log_path(tmp_path, 0).write_text("".join(rollout(n, size, size / 100) for n, size in enumerate(lengths, 1)))
+    measured = read(tmp_path, patterns=ROLLOUTS).measurement
+    assert (measured.tokens_per_step, measured.tokens_per_s) == (2000, pytest.approx(100))
+    # All that differed were the tokens, so nothing is left of the times' scatter. Warm-up is as it was printed.
+    assert measured.step_times_s == pytest.approx((20.0, 20.0, 20.0))
+    assert measured.warmup_times_s == (5.0, 5.0)
+    (parts,) = measured.profile.parts_s
+    assert parts == pytest.approx({"generation": 4.0, "log_probs": 1.0, "update": 2.0, "other": 13.0})
+    assert list(parts) == [share.part for share in time_by_part(measured.profile)]
+    assert (measured.profile.straggler, measured.profile.exposed_s(measured.step_time_s)) == (None, (0.0,))
+
+
+def test_a_phase_that_a_step_does_not_tell_took_no_time_in_it(tmp_path):
+    steps = [rollout(n, 1000, 10.0, "" if n == 4 else " - timing_s/ref:0.5") for n in range(1, 5)]
+    log_path(tmp_path, 0).write_text("".join(steps))
+    assert read(tmp_path, patterns=ROLLOUTS, asked=4).measurement.profile.parts_s[0]["log_probs"] == 0.75
+
+
+def test_a_count_of_all_tokens_so_far_tells_what_each_step_adds(tmp_path):
+    """As TRL prints num_tokens (trainer/grpo_trainer.py: num_input_tokens_seen)."""
+    told = enumerate((400, 1000, 2000, 4000, 7000), 1)
+    lines = [f"{{'num_tokens': {total}.0, 'step_time': {step}.0}}\n" for step, total in told]
+    log_path(tmp_path, 0).write_text("".join(lines))
+    patterns = Patterns({"total_tokens": r"'num_tokens': ([\d.]+)", "step_time_s": r"'step_time': ([\d.]+)"})
+    measured = read(tmp_path, patterns=patterns).measurement
+    assert (measured.tokens_per_step, measured.step_time_s) == (2000, pytest.approx(4.0))
+    assert measured.step_times_s == pytest.approx((5.0, 4.0, 3.0))  # 500 tokens a second in all: 2, 4 and 6 s of them
+
+
+@pytest.mark.parametrize("count", ["nan", "1e300", "0", "none", "1e308 of 1e308", "-5"])
+def test_tokens_that_no_step_can_have_are_not_counted(count, tmp_path):
+    log_path(tmp_path, 0).write_text(f"took 2 s of {count}\n" * 3)
+    patterns = Patterns({"step_time_s": r"took (\d+) s", "tokens": r"of (\S+)", "reward_s": r"of (\S+)"})
+    measured = read(tmp_path, patterns=patterns, asked=3).measurement
+    assert (measured.tokens_per_step, measured.step_times_s) == (CONTEXT.tokens_per_step, (2.0,))
+
+
+def test_a_rate_of_a_step_that_tells_its_tokens_is_of_these(tmp_path):
+    log_path(tmp_path, 0).write_text("300 tokens, 100 a second\n" * 3)
+    patterns = Patterns({"tokens": r"(\d+) tokens", "tokens_per_s_per_device": r"(\d+) a second"})
+    measured = read(tmp_path, patterns=patterns, asked=3).measurement
+    assert (measured.tokens_per_step, measured.step_times_s) == (300, (1.5,))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # vLLM 0.6, core/scheduler.py.
+        "(WorkerDict pid=7) WARNING 05-09 00:49:33 scheduler.py:1057] Sequence group 0 is preempted by PreemptionMode."
+        "RECOMPUTE mode because there is not enough KV cache space. This can affect the end-to-end performance.",
+        # SGLang, managers/scheduler.py, today and in 0.4.
+        "[2026-09-13 16:06:07] KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_tokens_gained: 646",
+        "[2025-03-07 15:52:26] Decode out of memory happened. #retracted_reqs: 1, #new_token_ratio: 0.9 -> 1.0",
+    ],
+)
+def test_an_engine_that_puts_rows_back_is_slow_and_alive(line, tmp_path):
+    log_path(tmp_path, 0).write_text(f"{line}\n" * 3 + "".join(rollout(n, 1000, 10.0) for n in range(1, 6)))
+    outcome = read(tmp_path, patterns=ROLLOUTS)
+    assert outcome.verdict is Verdict.OK
+    assert outcome.reason == "the engine's keys and values did not fit: it put rows back in 3 lines of the log"
+    # Of one that fails afterwards it is no reason.
+    assert read(tmp_path, JobState.FAILED, patterns=ROLLOUTS, asked=9, exit_code=1).cause is not Cause.OOM
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.TIMED_OUT])

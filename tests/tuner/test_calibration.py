@@ -74,6 +74,11 @@ def test_it_is_one_node_with_the_batch_of_its_devices():
     assert setup.notes == ("1 x 4 devices of hpc", "global batch 32 in place of 2048")
 
 
+def test_steps_that_generate_their_rows_are_not_calibrated():
+    with pytest.raises(InvalidSpec, match=r"training\.rollout: cannot be calibrated"):
+        calibration_setup(spec_of(training={"rollout": {"prompt_tokens": 512, "answer_tokens": 512}}))
+
+
 def test_degrees_of_the_whole_cluster_that_the_part_has_not_may_be_the_usual_ones():
     large = replace(spec_of(), space=replace(spec_of().space, zero_group=(16,), etp=(8,), ep=(16,)))
     small = calibration_setup(large).spec.space

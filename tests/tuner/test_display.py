@@ -217,7 +217,7 @@ def test_recommendations_are_sentences(lab, make, every_trial):
     campaign = make.campaign(lab.spec(baseline={"tp": 1}))
     text = recommendation_text(recommend(campaign, make.thrice(every_trial))).plain
     assert text.startswith("Recommended: tp1 pp1 dp4 mbs2 ga2 zero0 (trial 1): 256,000 tokens/s/device: +199900.0 %")
-    assert text.endswith("faster than the baseline; second run: -0.0 % against its first run.")
+    assert text.endswith("faster than the baseline; second run: +0.0 % against its first run.")
     assert recommendation_text(recommend(campaign, ())).plain == ("No recommendation: no plan was measured.")
 
 

@@ -25,6 +25,8 @@ from meshtune.tuner.results.ranking import NO_LOSSES, rank
 from meshtune.tuner.results.recommendation import choice_among_first, front_of, recommend
 from meshtune.tuner.results.views import best_view, ranked_views
 from meshtune.tuner.results.winners import winners_of
+from meshtune.tuner.search.base import history
+from meshtune.tuner.specs.document import InvalidSpec
 
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 200))]
 
@@ -202,6 +204,43 @@ def test_a_plan_that_was_measured_again_is_one_entry_with_the_speed_of_its_secon
     assert entry.first_run.value == pytest.approx(256 / 0.5)
     assert entry.confirmation.change == pytest.approx(0.5 / 0.8 - 1)
     assert (entry.gain.value, entry.gain_rounds) == (pytest.approx(1.2 / 0.8 - 1), 1)
+
+
+@pytest.mark.parametrize("objective", ["step_time", "cost", "tokens_per_s_per_device"])
+def test_steps_of_unlike_tokens_compare_by_tokens_per_second(lab, campaign, make, objective):
+    """As of reinforcement learning, whose rows have other lengths in each run."""
+
+    def trial(number: int, step_s: float, tokens: int, **more):
+        measured = replace(make.measurement(step_s), tokens_per_step=tokens)
+        return make.trial(number, measured, **{"plan": Plan(dp=4, grad_accum_steps=2, zero_stage=number % 3), **more})
+
+    # The second plan has the shorter step, and makes fewer tokens in a second.
+    trials = [trial(0, 1.0, 1000, origin=Origin.BASELINE), trial(1, 0.9, 600), trial(2, 1.2, 2000)]
+    found = campaign(objective=objective)
+    ranking = rank(found, trials)
+    assert numbers(ranking) == [2, 0, 1]
+    yardstick = yardstick_of(found.spec)
+    best = [1.0, 1.0, 1.2] if objective == "step_time" else [yardstick.of(trials[at].measurement) for at in (0, 0, 2)]
+    assert yardstick.best_so_far(one.measurement for one in trials) == pytest.approx(best)
+    seen = history(found.spec, trials)
+    assert sorted(range(3), key=lambda at: seen[at].score) == [1, 0, 2]
+    assert [one.step_time_s for one in seen] == pytest.approx([1.0, 1.5, 0.6])  # of 1000 tokens each
+
+    again = {"origin": Origin.CONFIRMATION, "plan": trials[2].plan}
+    seconds = [trial(3, 1.0, 1000, round=1, **again), trial(4, 4.0, 16000, round=2, **again)]
+    entry = next(one for one in rank(found, [*trials, *seconds]) if one.trial.number == 2)
+    assert entry.tokens_per_s.value == pytest.approx(2000)  # the geometric mean of 1000 and 4000
+    assert entry.measurement.tokens_per_step / entry.step_time_s == pytest.approx(2000)
+    assert entry.confirmation.change == pytest.approx(2000 / (2000 / 1.2) - 1)
+
+
+def test_of_steps_that_generate_their_rows_no_utilization_is_told(lab, campaign, runs):
+    rollout = {"rollout": {"prompt_tokens": 64, "answer_tokens": 64}}
+    trained, generating = (rank(campaign(**more), runs(1.0))[0] for more in ({}, {"training": rollout}))
+    assert trained.tflops_per_device is not None
+    assert (generating.tflops_per_device, generating.mfu) == (None, None)
+    with pytest.raises(InvalidSpec, match="tflops_per_device needs steps that generate no rows"):
+        lab.spec(objective="tflops_per_device", training=rollout)
 
 
 def test_one_repeat_of_one_setting_has_an_interval_by_what_such_devices_do(campaign, runs):

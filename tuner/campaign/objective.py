@@ -82,6 +82,7 @@ class Yardstick:
     device_bytes: int | None = None
     # Of one device, in the user's currency; None: a cost is given in device-hours.
     device_hour_price: float | None = None
+    generates: bool = False  # a step generates its rows as well: what its tokens take is not known
 
     @property
     def unit(self) -> str:
@@ -95,8 +96,8 @@ class Yardstick:
 
     def best_so_far(self, runs: Iterable[Measurement | None]) -> list[float | None]:
         """After each run, as `of`; None before anything was measured."""
-        values = (None if run is None else self.of(run) for run in runs)
-        return list(accumulate(values, lambda *two: self.best(one for one in two if one is not None)))
+        best = accumulate(runs, lambda *two: max(filter(None, two), key=self.score, default=None))
+        return [None if run is None else self.of(run) for run in best]
 
     def best(self, values: Iterable[float]) -> float | None:
         return (min if self.objective.smaller_is_better else max)(values, default=None)
@@ -108,14 +109,14 @@ class Yardstick:
         return Estimate(self.of(measurement), low, high)
 
     def score(self, measurement: Measurement) -> float:
-        """The objective at the mean step time as a number to maximise."""
-        value = self.of(measurement)
+        """The objective at the mean step time as a number to maximise; step times, of unlike tokens, by token."""
+        value = self.of(measurement) / (1 if self.objective.per_device else measurement.tokens_per_step)
         return -value if self.objective.smaller_is_better else value
 
     def tflops_per_device(self, measurement: Measurement, step_time_s: float) -> float | None:
         """By the job's own number of FLOPs per token, or by the model's shapes where the job reports none; None where
         neither is known."""
-        by_shapes = self.model.flops_per_token if self.model.known else None
+        by_shapes = self.model.flops_per_token if self.model.known and not self.generates else None
         flops = measurement.model_flops_per_token or by_shapes
         return None if flops is None else flops * _tokens_per_s_per_device(measurement, step_time_s) / 1e12
 
@@ -149,6 +150,7 @@ def yardstick_of(spec: CampaignSpec) -> Yardstick:
         peak_flops=spec.cluster.device.peak_flops.get(dtype),
         device_bytes=spec.cluster.device.memory_bytes,
         device_hour_price=spec.cluster.device_hour_price,
+        generates=spec.training.rollout is not None,
     )
 
 

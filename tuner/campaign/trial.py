@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
-from meshtune.runners.step_breakdown import Part, Profile
+from meshtune.runners.step_breakdown import Part, Profile, StepPhase
 from meshtune.search_spaces.checks import Amount, Chance, Checked, Positive
 from meshtune.search_spaces.plan import Plan
 
@@ -208,11 +208,12 @@ class PartTime:
 
 
 def time_by_part(profile: Profile | None) -> tuple[PartTime, ...]:
-    """Every part that the profile names, in the order of `Part`; nothing without a profile."""
+    """Every part that the profile names, in the order of `Part` and `StepPhase`; nothing without a profile."""
     if profile is None:
         return ()
     named = {name for parts in profile.parts_s for name in parts}
-    ordered = [*(str(part) for part in Part if part in named), *sorted(named - {*Part})]
+    known = [str(part) for part in (*Part, *StepPhase) if part in named]
+    ordered = [*known, *sorted(named - {*known})]
     means = {name: sum(parts.get(name, 0.0) for parts in profile.parts_s) / len(profile.parts_s) for name in ordered}
     total = sum(means.values())
     return tuple(PartTime(name, mean, mean / total if total else 0.0) for name, mean in means.items())

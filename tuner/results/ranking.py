@@ -93,14 +93,18 @@ class Ranked:
 
     @cached_property
     def step_time_s(self) -> float:
-        """The geometric mean over the runs that count."""
-        return exp(sum(log(run.step_time_s) for run in self.counted) / len(self.counted))
+        """The geometric mean over the runs that count, which may have had unlike tokens: at those of `measurement`."""
+        return self.measurement.tokens_per_step / self._tokens_per_s
+
+    @cached_property
+    def _tokens_per_s(self) -> float:
+        return exp(sum(log(run.tokens_per_s) for run in self.counted) / len(self.counted))
 
     @cached_property
     def measured_by(self) -> Trial:
         """The trial nearest to the mean: what speeds do not tell is taken from it."""
         runs = [trial for trial in self.again if trial.measurement is not None] or [self.trial]
-        return min(runs, key=lambda trial: abs(log(_measurement(trial).step_time_s / self.step_time_s)))
+        return min(runs, key=lambda trial: abs(log(_measurement(trial).tokens_per_s / self._tokens_per_s)))
 
     @property
     def measurement(self) -> Measurement:
@@ -141,8 +145,7 @@ class Ranked:
 
     @cached_property
     def tokens_per_s(self) -> Estimate:
-        tokens = self.measurement.tokens_per_step
-        return self._estimate(rate_of(self.measurement, tokens), tokens / self.step_time_s)
+        return self._estimate(rate_of(self.measurement, self.measurement.tokens_per_step), self._tokens_per_s)
 
     @property
     def once(self) -> Ranked:
@@ -246,7 +249,7 @@ class Ranked:
         return Confirmation(
             trial=failed or (self.measured_by if measured else again[-1]),
             runs=len(measured),
-            change=first.step_time_s / self.step_time_s - 1 if measured and failed is None else None,
+            change=self._tokens_per_s / first.tokens_per_s - 1 if measured and failed is None else None,
         )
 
     @property

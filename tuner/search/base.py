@@ -161,12 +161,15 @@ def other_codes(spec: CampaignSpec, knobs: KnobSet, training: Training) -> Other
 def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:
     """The campaign as a search sees it, in the order of choosing; a confirmed plan stands there several times."""
     yardstick = yardstick_of(spec)
+    timed = [(trial, run) for trial in trials if (run := trial.measurement) is not None]
+    rows = {trial.number: run.tokens_per_step / trial.plan.global_batch_size for trial, run in timed}
+    first = next(iter(rows.values()), 0.0)  # steps of unlike tokens are seen as of these
     return [
         Observation(
             plan=trial.plan,
             verdict=trial.verdict,
             score=None if (measured := trial.measurement) is None else yardstick.score(measured),
-            step_time_s=None if measured is None else measured.step_time_s,
+            step_time_s=None if measured is None else measured.step_time_s * (first / rows[trial.number]),
             peak_bytes=None if measured is None else measured.fullest_rank_bytes,
             held_s=trial.last.running_s or None,
         )

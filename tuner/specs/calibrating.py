@@ -66,6 +66,8 @@ def calibration_setup(
             raise InvalidSpec(missed)
     if trials < LEAST_TRIALS:
         raise InvalidSpec([Problem("trials", f"must be at least {LEAST_TRIALS}, not {trials}")])
+    if spec.training.rollout is not None:
+        raise InvalidSpec([Problem("training.rollout", "cannot be calibrated: it is of engines, and of rows' lengths")])
     if problems := missing(Training(spec.model, cluster, workload.framework)):
         raise InvalidSpec(problems)
     batch = _batch(spec, cluster)

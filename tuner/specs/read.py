@@ -298,8 +298,10 @@ def _check_between(reading: _Reading, home: Home | None, max_combinations: int) 
         known = ", ".join(sorted(device.peak_flops)) or "none"
         needed = f"mfu needs cluster.device.peak_flops.{workload.dtype}; {device.name} has: {known}"
         problems.append(Problem("objective", needed))
-    if objective in (Objective.MFU, Objective.TFLOPS_PER_DEVICE) and not values["model"].known:
-        problems.append(Problem("objective", f"{objective} needs the model's shapes: name the model"))
+    generates = values.get("training", PLAIN).rollout is not None
+    if objective in (Objective.MFU, Objective.TFLOPS_PER_DEVICE) and (generates or not values["model"].known):
+        needed = "steps that generate no rows" if generates else "the model's shapes: name the model"
+        problems.append(Problem("objective", f"{objective} needs {needed}"))
     if objective is Objective.STEP_TIME and batch is None:
         message = f"step_time with global_batch_size: {FREE} would choose the smallest batch"
         problems.append(Problem("objective", message))

@@ -120,7 +120,8 @@ def call_of(words: Sequence[str], environment: Mapping[str, str] = MappingProxyT
             at = next((at for at in range(index + 1, end) if words[at].endswith(".py")), 0)
             if end == len(words) and at:
                 before = tuple(words[index:at])
-                if is_known(" ".join(before)) and not is_training(list(map(as_written, words[at:])), under=False):
+                trained = _is_environment(name, before[1:]) or is_training(list(map(as_written, words[at:])), under=False)
+                if is_known(" ".join(before)) and not trained:
                     return submitter
                 around = (*under, (name if name in _BEFORE else before[0], before[1:]))
                 return Call(tool="", words=tuple(words[at:]), under=around, changed=changed)

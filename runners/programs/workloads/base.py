@@ -265,12 +265,13 @@ class LogContext:
 def context_file(request: JobRequest, *, dtype: str, warmup_steps: int, command: Sequence[str] = ()) -> dict[str, str]:
     """The file of one trial's context, by its name. dtype: what the program computes in, for the device's peak.
     command: see LogContext."""
-    told = told_knobs(request.knobs, request.plan)
+    told, rollout = told_knobs(request.knobs, request.plan), request.recipe.rollout
+    flops = flops_per_token(request.model, request.recipe) if request.model.known and rollout is None else None
     context = LogContext(
         plan=request.plan,
-        tokens_per_step=request.plan.global_batch_size * request.model.seq_len,
+        tokens_per_step=request.plan.global_batch_size * request.model.seq_len * (rollout.updates if rollout else 1),
         devices=request.plan.world_size,
-        model_flops_per_token=flops_per_token(request.model, request.recipe) if request.model.known else None,
+        model_flops_per_token=flops,
         peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
         warmup_steps=warmup_steps,
         device=request.cluster.device.kind,

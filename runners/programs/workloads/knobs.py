@@ -82,7 +82,7 @@ def problems(knobs: KnobSet, telling: Telling) -> list[Problem]:
 
 def names_of(argument: str) -> list[str]:
     """The names in an argument's words: of the first one, and of each that begins with a dash, up to a `=`."""
-    words = [word.partition("=")[0] for word in argument.split()]
+    words = [word.partition("=")[0].lstrip("+") for word in argument.split()]
     named = [word for at, word in enumerate(words) if at == 0 or word.startswith("-")]
     return [word for word in named if "{" not in word]
 

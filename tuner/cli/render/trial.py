@@ -11,7 +11,7 @@ from rich.text import Text
 
 from meshtune.runners.hardware import HardwareKind, nodes_text
 from meshtune.runners.outcome import OF_FIRST_STEPS, Measurement, Verdict
-from meshtune.runners.step_breakdown import Part, Profile
+from meshtune.runners.step_breakdown import Part, Profile, StepPhase
 from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.campaign.eligibility import unconfirmed_knobs
@@ -124,7 +124,7 @@ def ranks_table(measured: Measurement) -> Table:
         ("tensors", [gibibytes(value) for value in measured.peak_memory_bytes]),
         ("held", [gibibytes(value) for value in measured.peak_held_bytes]),
     ]
-    if profile is not None:
+    if profile is not None and not {*StepPhase} & profile.parts_s[0].keys():
         columns += [("stage", [str(stage) for stage in profile.stages]), *_part_columns(profile)]
     columns = [(name, values) for name, values in columns if values]
     table = new_table(

@@ -1,7 +1,7 @@
 /** Where the time of a step went: as a mean, and rank by rank. */
 import { useState } from "preact/hooks";
 import type { ProfileView } from "../api/types";
-import { meanParts, partNames, partsOfRank } from "../campaign/data/parts";
+import { meanParts, partNames, partsOfRank, PHASE_WORDS } from "../campaign/data/parts";
 import { PartLegend, Stack } from "../campaign/charts/stack";
 import { share, stepTime } from "../format";
 import { Button, Card } from "../ui/basics";
@@ -18,17 +18,18 @@ export function StepParts({ profile }: { profile: ProfileView | null }) {
     );
   }
   const names = partNames([profile]);
+  const ofRanks = !names.some((name) => name in PHASE_WORDS);
   const mean = meanParts(profile, names);
   const waiting_s = mean.reduce((sum, one) => sum + one.waiting_s, 0);
   const ranks = profile.parts_s.length;
   const exposed_s = profile.exposed_s.reduce((sum, one) => sum + one, 0) / ranks;
   const scale_s = Math.max(profile.step_time_s, ...profile.parts_s.map((parts) => Object.values(parts).reduce((sum, one) => sum + one, 0)));
   return (
-    <Card title={<>Time by part <span class="muted">of a profiled step of {stepTime(profile.step_time_s)}</span></>} testid="step-parts">
+    <Card title={<>Time by part <span class="muted">of a {ofRanks ? "profiled" : "mean"} step of {stepTime(profile.step_time_s)}</span></>} testid="step-parts">
       <div class="rank-parts">
         <span>mean</span>
         <Stack parts={mean} scale_s={scale_s} />
-        {profile.parts_s.slice(0, all ? ranks : FIRST_RANKS).map((_, rank) => [
+        {profile.parts_s.slice(0, ofRanks ? (all ? ranks : FIRST_RANKS) : 0).map((_, rank) => [
           <span key={`rank ${rank}`} class={rank === profile.straggler?.rank ? "slow" : undefined}>
             rank {rank}
             {profile.stages.some((stage) => stage > 0) && <span class="muted"> · stage {profile.stages[rank]}</span>}

@@ -17,6 +17,11 @@ test("parts are in one order, one that nobody knows comes last, and one that too
   expect(partNames([PROFILE])).toEqual(["compute", "optimizer", "swapping"]);
 });
 
+test("phases of reinforcement learning are in the order of a step", () => {
+  const phases = { ...PROFILE, parts_s: [{ other: 1, update: 2, generation: 3, log_probs: 1, reward: 0 }], waiting_s: [{}] };
+  expect(partNames([phases])).toEqual(["generation", "log_probs", "update", "other"]);
+});
+
 test("a part that a rank does not name counts as no time in the mean", () => {
   const names = partNames([PROFILE]);
   expect(meanParts(PROFILE, names).map((one) => one.time_s)).toEqual([2.25, 0.5, 0.25]);

@@ -1,8 +1,19 @@
 /** Where the time of a step went: the parts of a profile, per rank and as means over the ranks. */
 import type { ProfileView } from "../../api/types";
 
+/** Of a step of reinforcement learning, which is the whole job's, of no rank. */
+export const PHASE_WORDS: Readonly<Record<string, string>> = {
+  generation: "generation",
+  reward: "rewards",
+  log_probs: "log-probabilities",
+  update: "update",
+  refit: "weights into the engine",
+  other: "other",
+};
+
 /** In the order in which they are drawn, with their words. */
 export const PART_WORDS: Readonly<Record<string, string>> = {
+  ...PHASE_WORDS,
   compute: "compute",
   tp: "tensor parallel",
   cp: "context parallel",
