@@ -282,7 +282,7 @@ _LONG = Landscape(
 )  # fmt: skip
 # As OpenRLHF 0.11 has them; engines on a node of their own, as many as their tensor parallelism leaves.
 _SEPARATED = Landscape(
-    "held out: rl, separated 14b",
+    "held out: rl separated 14b",
     _rollout_spec(
         "qwen2.5-14b", "dgx-a100", 1, 512,
         {"prompt_tokens": 1024, "answer_tokens": 4096, "mean_answer_tokens": 1500, "updates": 2, "devices": 8},
