@@ -17,7 +17,7 @@ from knob_draws import Pair, Slot
 
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.search.base import Task
+from meshtune.tuner.search.base import Task, other_codes
 from meshtune.tuner.specs.read import read_spec
 
 Described = Mapping[str, Any]
@@ -67,7 +67,8 @@ def task_of(name: str) -> Task:
     # What a simulated job is told changes nothing; a variable each.
     knobs = {knob: {"env": knob.upper(), **part.described} for knob, part in landscape.parts.items()}
     spec, space = read_spec({"name": name, "runner": "simulated", **landscape.spec, "knobs": knobs}, None)
-    return Task(space=space, training=training_of(spec))
+    training = training_of(spec)
+    return Task(space=space, training=training, others=other_codes(spec, space.knobs, training))
 
 
 def _spec(model: str, cluster: str, nodes: int, batch: int, framework: str, **space: list[Any]) -> Described:

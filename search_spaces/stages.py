@@ -120,6 +120,8 @@ def stages_apart(model: ModelSpec, columns: Mapping[str, Any]) -> list[Any]:
     first one whose chunks lie behind them, that with layers for further tokens where it is another than the last, and
     the last. Those between hold as much, to a layer of another kind."""
     pp = columns["pp"]
+    if np.all(pp == 1):
+        return [np.zeros_like(pp)]
     second, last = np.minimum(1, pp - 1), pp - 1
     apart = [np.zeros_like(pp), second]
     if model.dense_layers:

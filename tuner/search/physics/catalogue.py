@@ -15,13 +15,15 @@ from meshtune.search_spaces.columns import rows as columns_at
 from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.physics.estimate import log_peak, log_step
 from meshtune.search_spaces.physics.training import Training, with_usual_speeds
-from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.tuner.search.base import Task
 from meshtune.tuner.search.physics.knob_effects import KnobEffects, part_shares
 from meshtune.tuner.search.physics.prior import Matrix, Rows, RowsOf
 
 # Plans whose slopes are worked out at once.
 MAX_SLOPED = 20_000
+# Plans of which it is kept what their knobs change, by the physics: some tens of MB.
+MAX_KEPT = 100_000
 
 
 class Catalogue:
@@ -32,6 +34,7 @@ class Catalogue:
         self.task = task
         self._rows_of = rows_of
         self._away: FloatColumn | None = None
+        self._differences: dict[bytes, FloatColumn] = {}
         self.complete = len(task.space) <= MAX_SLOPED
         self.legal = self.physics(task.space.columns, sloped=self.complete)
         self.knobs = KnobEffects.of(task.space.knobs, task.others.knobs) if task.space.knobs.searched else None
@@ -73,18 +76,29 @@ class Catalogue:
         return rows if campaign else self._by_code(rows, codes, columns_of(plans))
 
     def _by_code(self, rows: Rows, codes: Codes, columns: Columns) -> Rows:
-        """The rows with what the physics expects of the code that the knobs make."""
-        if not self.task.training.model.known:
-            return rows
+        """The rows with what the physics expects of the code and the recipe that the knobs make."""
         others, constants = self.task.others, self.task.calibration.constants
+        if not self.task.training.model.known or others.trained is None or not len(rows):
+            return rows
+        own = codes[:, others.knobs]
+        table = np.ascontiguousarray(np.concatenate([np.stack([columns[name] for name in PLAN_FIELDS], 1), own], 1))
+        keys = [row.tobytes() for row in table]
+        if len(self._differences) > MAX_KEPT:
+            self._differences.clear()
+        fresh = {key: at for at, key in enumerate(keys) if key not in self._differences}
+        by_values: dict[tuple[int, ...], list[int]] = {}
+        for at in fresh.values():
+            by_values.setdefault(tuple(own[at].tolist()), []).append(at)
         base = with_usual_speeds(self.task.training)
-        step, peak = np.zeros(len(rows)), np.zeros(len(rows))
-        for chosen, training in others.trainings.items():
-            so = np.flatnonzero(np.all(codes[:, others.knobs] == chosen, axis=1))
-            if len(so):
-                some, code = columns_at(columns, so), with_usual_speeds(training)
-                step[so] = log_step(code, some, constants) - log_step(base, some, constants)
-                peak[so] = log_peak(code, some, constants) - log_peak(base, some, constants)
+        usual = np.zeros((2, len(rows)))
+        if fresh:
+            at = [*fresh.values()]
+            usual[:, at] = [logs(base, columns_at(columns, np.array(at)), constants) for logs in (log_step, log_peak)]
+        for values, places in by_values.items():
+            some, code = columns_at(columns, np.array(places)), with_usual_speeds(others.trained(values))
+            apart = np.stack([logs(code, some, constants) for logs in (log_step, log_peak)]) - usual[:, places]
+            self._differences.update(zip([keys[at] for at in places], apart.T, strict=True))
+        step, peak = np.stack([self._differences[key] for key in keys], axis=1)
         return replace(
             rows,
             log_step=rows.log_step + step,

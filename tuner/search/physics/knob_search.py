@@ -118,16 +118,23 @@ class KnobGround:
         return self.fresh(joined(parts), known) if parts else candidates.take(np.zeros(0, dtype=np.int64))
 
     def at_random(
-        self, layouts: IntColumn, assignments: Sequence[Codes], random: np.random.Generator, known: set[bytes]
+        self,
+        layouts: IntColumn,
+        assignments: Sequence[Codes],
+        random: np.random.Generator,
+        known: set[bytes],
+        *,
+        alike: bool,
     ) -> Candidates:
-        """RANDOM plans of each layout: an assignment, of which a share of the values was drawn anew."""
+        """RANDOM plans of each layout: an assignment, of which a share of the values was drawn anew. alike: the same
+        on all layouts."""
         index = np.repeat(layouts, RANDOM)
-        start = np.stack(assignments)[random.integers(0, len(assignments), len(index))]
+        start = np.stack(assignments)[random.integers(0, len(assignments), RANDOM if alike else len(index))]
         sizes = np.array([len(knob.values) for knob in self.space.knobs])
         drawn = random.integers(1, sizes + 1, size=start.shape)
-        share = random.choice([0.15, 0.4, 0.8], size=(len(index), 1))
+        share = random.choice([0.15, 0.4, 0.8], size=(len(start), 1))
         codes = np.where(random.random(start.shape) < share, drawn, start)
-        return self.fresh(Candidates(index, codes), known)
+        return self.fresh(Candidates(index, np.tile(codes, (len(index) // len(codes), 1))), known)
 
 
 def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[Trials, Scales]:
@@ -248,8 +255,10 @@ class KnobSearch:
         first = ground.fresh(joined(tiled), known)
         tops = self._best_layouts(first, seen)
         near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
-        others = [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]
-        candidates = joined([first, *others])
+        # What the physics works out once for a combination of values serves all layouts.
+        alike = bool(self.task.others.knobs)
+        drawn = ground.at_random(tops, assignments, self._random, known, alike=alike)
+        candidates = joined([first, ground.around(near, known), drawn])
         worth = self._weigh(candidates).worth()
         for _ in range(CLIMBS):
             best = np.argsort(-worth, kind="stable")[:CLIMBERS]
