@@ -20,7 +20,7 @@ from meshtune.search_spaces.physics.constants import (
     Constants,
     stacked,
 )
-from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.memory import MemoryPart, Parts, Phase, memory_parts, parts_by_phase
 from meshtune.search_spaces.physics.recipes import flops_per_token
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training, usable_bytes
@@ -77,7 +77,8 @@ class Estimates:
         c = self.columns
         recipe = self.training.recipe
         rows = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"] * recipe.rows_per_sample
-        return rows * (recipe.mean_tokens or self.training.model.seq_len) / self.time.step_s
+        rows = rows * (recipe.rollout.updates if recipe.rollout else 1)
+        return rows * recipe.mean_row(self.training.model.seq_len) / self.time.step_s
 
     @property
     def model_flops_per_device(self) -> FloatColumn:
@@ -97,6 +98,8 @@ def heavy_cdf(value: FloatColumn) -> FloatColumn:
 
 
 Logs = Callable[[Training, Columns, Constants], FloatColumn]
+# Of the doubt about memory the share that an engine's has not: what it tries before it starts is judged.
+ENGINE_KNOWN = 0.75
 # Half the step of the central difference in a constant's logarithm.
 STEP = 0.02
 # Rows (plans times constants, up and down) evaluated at once: a column of so many stays in a core's cache.
@@ -113,14 +116,21 @@ def estimate(training: Training, columns: Columns, calibration: Calibration = UN
     return Estimates(training, columns, memory, estimate_time(training, columns, calibration))
 
 
-def estimate_memory(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> MemoryEstimate:
-    """The memory alone, which no speed of the cluster is needed for."""
-    constants = calibration.constants
-    slope = slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS)
-    spread = _spread(slope, calibration.covariance, calibration.memory_log_sd)
-    parts = memory_parts(training, columns, constants)
+def estimate_memory(
+    training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED, phase: Phase | None = None
+) -> MemoryEstimate:
+    """The memory alone, which no speed of the cluster is needed for. phase: of `parts_by_phase`; None: the fullest."""
+
+    def parts_of(*args: Any) -> Parts:
+        return memory_parts(*args) if phase is None else parts_by_phase(*args)[phase]
+
+    constants, logs = calibration.constants, lambda *args: np.log(_total(parts_of(*args)))
+    slope = slopes(logs, training, columns, constants, MEMORY_CONSTANTS)
+    parts = parts_of(training, columns, constants)
+    # The engine's share is set, and a frozen base known to the byte: what is doubted is the rest.
+    known = ENGINE_KNOWN * parts.get(MemoryPart.ENGINE, 0.0) / _total(parts)
+    spread = _spread(slope, calibration.covariance, calibration.memory_log_sd * (1 - known))
     if training.recipe.adapter is not None:
-        # A frozen base is known to the byte: what is doubted is the rest.
         spread = spread * (1 - parts[MemoryPart.WEIGHTS] / _total(parts))
     return MemoryEstimate(parts, spread)
 
@@ -166,6 +176,6 @@ def slopes(
     return result
 
 
-def _spread(slope: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], noise: float) -> FloatColumn:
+def _spread(slope: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], noise: Any) -> FloatColumn:
     variance: FloatColumn = np.sum(slope @ covariance * slope, axis=1) + noise**2
     return np.sqrt(variance)

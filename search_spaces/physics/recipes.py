@@ -64,11 +64,17 @@ def flops_per_token(model: ModelSpec, recipe: Recipe) -> float:
     return model.flops_per_token - 2 * (frozen + model.vocab * model.hidden * (not recipe.trains_head))
 
 
-def in_rows(recipe: Recipe, columns: Columns) -> Columns:
-    """The columns with micro-batches counted in rows, where a sample has several."""
-    if recipe.rows_per_sample == 1:
+def in_rows(recipe: Recipe, columns: Columns, row_tokens: int) -> Columns:
+    """The columns with micro-batches counted in rows, where a sample has several; and where rows of so many tokens are
+    packed into passes (`Rollout.update_tokens` on each rank of cp), with as many rows as such a pass holds."""
+    if recipe.rows_per_sample > 1:
+        columns = {**columns, "micro_batch_size": columns["micro_batch_size"] * recipe.rows_per_sample}
+    if recipe.rollout is None or recipe.rollout.update_tokens == 0:
         return columns
-    return {**columns, "micro_batch_size": columns["micro_batch_size"] * recipe.rows_per_sample}
+    every = columns["micro_batch_size"] * columns["grad_accum_steps"]
+    packed = np.clip(recipe.rollout.update_tokens * columns["cp"] / row_tokens, 1.0, every)
+    passes = np.ceil(every / packed).astype(np.int64)
+    return {**columns, "micro_batch_size": packed, "grad_accum_steps": passes}  # type: ignore[dict-item]  # shares of rows
 
 
 def base_bytes(recipe: Recipe, framework: FrameworkProfile) -> tuple[float, float]:
