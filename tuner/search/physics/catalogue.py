@@ -92,8 +92,8 @@ class Catalogue:
         base = with_usual_speeds(self.task.training)
         usual = np.zeros((2, len(rows)))
         if fresh:
-            at = [*fresh.values()]
-            usual[:, at] = [logs(base, columns_at(columns, np.array(at)), constants) for logs in (log_step, log_peak)]
+            some = columns_at(columns, np.array([*fresh.values()]))
+            usual[:, [*fresh.values()]] = [logs(base, some, constants) for logs in (log_step, log_peak)]
         for values, places in by_values.items():
             some, code = columns_at(columns, np.array(places)), with_usual_speeds(others.trained(values))
             apart = np.stack([logs(code, some, constants) for logs in (log_step, log_peak)]) - usual[:, places]
