@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Annotated, Any, ClassVar
 
 from meshtune.search_spaces.checks import Checks, Listed, StrEnum, did_you_mean, listed
@@ -171,8 +170,10 @@ class Knob:
 
     def in_recipe(self, value: KnobValue) -> dict[str, Any]:
         """The value as a document of the recipe has it; nothing where the knob sets none of its fields."""
-        words = self.sets.split(".") if self.sets else []
-        return reduce(lambda below, word: {word: below}, reversed(words), value) if words else {}  # type: ignore
+        below: Any = value if self.sets else {}
+        for name in reversed(self.sets.split(".") if self.sets else ()):
+            below = {name: below}
+        return dict(below)
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""

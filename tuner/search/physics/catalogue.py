@@ -78,7 +78,7 @@ class Catalogue:
     def _by_code(self, rows: Rows, codes: Codes, columns: Columns) -> Rows:
         """The rows with what the physics expects of the code and the recipe that the knobs make."""
         others, constants = self.task.others, self.task.calibration.constants
-        if not self.task.training.model.known or others.trained is None or not len(rows):
+        if others.trained is None or not others.knobs or not self.task.training.model.known:
             return rows
         own = codes[:, others.knobs]
         table = np.ascontiguousarray(np.concatenate([np.stack([columns[name] for name in PLAN_FIELDS], 1), own], 1))
@@ -98,7 +98,7 @@ class Catalogue:
             some, code = columns_at(columns, np.array(places)), with_usual_speeds(others.trained(values))
             apart = np.stack([logs(code, some, constants) for logs in (log_step, log_peak)]) - usual[:, places]
             self._differences.update(zip([keys[at] for at in places], apart.T, strict=True))
-        step, peak = np.stack([self._differences[key] for key in keys], axis=1)
+        step, peak = np.array([self._differences[key] for key in keys]).reshape(-1, 2).T
         return replace(
             rows,
             log_step=rows.log_step + step,
