@@ -10,6 +10,7 @@ from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.search_spaces.presets import knob_catalogs
 from meshtune.tuner.campaign.spec import Acceptance, job_of
 from meshtune.tuner.specs.document import InvalidSpec, commands_named, parse_yaml
+from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store.rows import decode_spec, encode_spec
 
@@ -197,3 +198,29 @@ def test_a_baseline_with_wrong_knobs_is_refused(baseline: str, message: str) -> 
 def test_only_what_a_catalog_has_is_told_to_a_job_without_the_scope_command(more: str, needing: list[str]) -> None:
     found = [problem.path for problem in commands_named(document(more))]
     assert (not found and not needing) or any(path in needing for path in found)
+
+
+@pytest.mark.parametrize(
+    ("sets", "values", "path", "words"),
+    [
+        ("rollout.shar", "[0.5]", "sets", "rollout.shar is no field of the recipe; did you mean 'share'?"),
+        ("rollout.tp.more", "[1]", "sets", "no field of the recipe"),
+        ("rollout", "[1]", "values", "1 cannot be rollout, which must be a mapping of keys"),
+        ("rollout.share", "[0.5, 1.5]", "values", "1.5 cannot be rollout.share, which must be at most 1"),
+        ("rollout.tp", "[2, true]", "values", "true cannot be rollout.tp, which must be an integer"),
+        ("optimizer", "[lion, tiger]", "values", "tiger cannot be optimizer, which must be 'adamw'"),
+    ],
+)
+def test_a_knob_sets_a_field_that_the_recipe_has_and_its_values_fit(
+    sets: str, values: str, path: str, words: str
+) -> None:
+    told = problems(f"knobs: {{a: {{values: {values}, env: A, sets: {sets}}}}}")
+    assert list(told) == [f"knobs.a.{path}"]
+    assert words in told[f"knobs.a.{path}"]
+
+
+def test_every_field_that_a_catalog_sets_is_one_of_the_recipe() -> None:
+    spec, _ = read_spec(document("knobs: {a: {values: [false, true], env: A, sets: fused_loss}}"), None)
+    assert spec.knobs[0].sets == "fused_loss"
+    assert decode_spec(encode_spec(spec)) == spec
+    assert read_catalogs()
