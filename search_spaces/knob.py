@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Annotated, Any, ClassVar
 
 from meshtune.search_spaces.checks import Checks, Listed, StrEnum, did_you_mean, listed
@@ -169,11 +170,9 @@ class Knob:
         return [part.replace("{value}", word(delivered)) for part in self.argument.split()]
 
     def in_recipe(self, value: KnobValue) -> dict[str, Any]:
-        """The value as a document of the recipe has it; nothing where the knob sets none of its fields."""
-        below: Any = value if self.sets else {}
-        for name in reversed(self.sets.split(".") if self.sets else ()):
-            below = {name: below}
-        return dict(below)
+        """The value as a document of the recipe has it, where the knob sets one of its fields."""
+        *outer, last = (self.sets or "").split(".")
+        return reduce(lambda below, name: {name: below}, reversed(outer), {last: value})
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""

@@ -203,24 +203,31 @@ def test_only_what_a_catalog_has_is_told_to_a_job_without_the_scope_command(more
 @pytest.mark.parametrize(
     ("sets", "values", "path", "words"),
     [
-        ("rollout.shar", "[0.5]", "sets", "rollout.shar is no field of the recipe; did you mean 'share'?"),
-        ("rollout.tp.more", "[1]", "sets", "no field of the recipe"),
-        ("rollout", "[1]", "values", "1 cannot be rollout, which must be a mapping of keys"),
-        ("rollout.share", "[0.5, 1.5]", "values", "1.5 cannot be rollout.share, which must be at most 1"),
-        ("rollout.tp", "[2, true]", "values", "true cannot be rollout.tp, which must be an integer"),
-        ("optimizer", "[lion, tiger]", "values", "tiger cannot be optimizer, which must be 'adamw'"),
+        ("rollout.shar", "[0.5]", "rollout.shar", "is not a known key; did you mean 'share'?"),
+        ("rollout.tp.more", "[1]", "rollout.tp", "must be integer"),
+        ("rollout", "[1]", "rollout", "must be a mapping of keys, not 1"),
+        ("rollout.share", "[0.5, 1.5]", "rollout.share", "must be at most 1, not 1.5"),
+        ("base_bits", "[16, 5]", "base_bits", "must be one of 0, 4, 8, 16, 32, not 5"),
+        ("optimizer", "[lion, tiger]", "optimizer", "must be 'adamw'"),
     ],
 )
 def test_a_knob_sets_a_field_that_the_recipe_has_and_its_values_fit(
     sets: str, values: str, path: str, words: str
 ) -> None:
     told = problems(f"knobs: {{a: {{values: {values}, env: A, sets: {sets}}}}}")
-    assert list(told) == [f"knobs.a.{path}"]
-    assert words in told[f"knobs.a.{path}"]
+    assert list(told) == [f"knobs.a.sets.{path}"]
+    assert words in told[f"knobs.a.sets.{path}"]
 
 
-def test_every_field_that_a_catalog_sets_is_one_of_the_recipe() -> None:
-    spec, _ = read_spec(document("knobs: {a: {values: [false, true], env: A, sets: fused_loss}}"), None)
-    assert spec.knobs[0].sets == "fused_loss"
+@pytest.mark.parametrize(
+    ("sets", "values"),
+    [("fused_loss", "[false, true]"), ("base_bits", "[16, 4]"), ("rollout.behind", "[0, 1]"), ("adapter.rank", "[8]")],
+)
+def test_a_field_that_needs_another_one_may_be_set(sets: str, values: str) -> None:
+    spec, _ = read_spec(document(f"knobs: {{a: {{values: {values}, env: A, sets: {sets}}}}}"), None)
+    assert spec.knobs[0].sets == sets
     assert decode_spec(encode_spec(spec)) == spec
+
+
+def test_catalogs_set_fields_that_the_recipe_has() -> None:
     assert read_catalogs()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import is_dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from meshtune.runners.documents import read_value
+from meshtune.runners.documents import merged, read_value
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import Imported
 from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.launch_words import laid_over, shell_words
 from meshtune.runners.programs.workloads.knobs import names_of
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, limits_of
+from meshtune.search_spaces.checks import MAX_WHOLE, InvalidValue, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.knob import Knob, KnobKind
 from meshtune.search_spaces.knob_values import KnobValue, is_number, readings, word
 from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
@@ -24,6 +24,8 @@ from meshtune.search_spaces.presets import knob_catalogs, opening
 from meshtune.search_spaces.recipe import Recipe
 
 CATALOGS, KNOBS = "catalogs", "knobs"
+# In which each field of a rollout can be what it may be.
+_ANY_ROLLOUT = {"prompt_tokens": 1, "answer_tokens": MAX_WHOLE, "devices": 1}
 
 
 def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
@@ -60,29 +62,14 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
 def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
     knob = read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
-    if problems := list(_unfit_in_recipe(knob)):
-        raise InvalidValue(problems)
-    return knob
-
-
-def _unfit_in_recipe(knob: Knob) -> Iterator[Problem]:
-    """Why values of the knob cannot be the field of the recipe that it sets."""
-    kind: Any = Recipe
-    for name in knob.sets.split(".") if knob.sets else ():
-        owner: Any = next((one for one in (kind, *get_args(kind)) if is_dataclass(one)), None)
-        known = get_type_hints(owner) if owner else {}
-        if name not in known:
-            yield Problem("sets", f"{knob.sets} is no field of the recipe; {did_you_mean(name, known)}")
-            return
-        kind, limit = known[name], limits_of(owner).get(name)
     for value in knob.values if knob.sets else ():
+        recipe = merged({"rollout": _ANY_ROLLOUT}, knob.in_recipe(value))
         try:
-            fit = read_value(kind, value)
-            unfit = limit.unfit(value if isinstance(value, bool) else fit) if limit else ""
-        except InvalidValue as error:
-            unfit = error.problems[0].message
-        if unfit:
-            yield Problem("values", f"{word(value)} cannot be {knob.sets}, which {unfit}")
+            read_value(Recipe, recipe)
+        except InvalidValue:
+            with problems_as(InvalidValue, "sets"):
+                read_value(Recipe, {"adapter": {}, **recipe})
+    return knob
 
 
 def with_open_knobs(document: Mapping[str, Any], imported: Imported, *, cuda: bool) -> dict[str, Any]:

@@ -123,18 +123,16 @@ class KnobGround:
         assignments: Sequence[Codes],
         random: np.random.Generator,
         known: set[bytes],
-        *,
-        alike: bool,
+        many: int,
     ) -> Candidates:
-        """RANDOM plans of each layout: an assignment, of which a share of the values was drawn anew. alike: the same
-        on all layouts."""
+        """RANDOM plans of each layout: an assignment, a share of whose values was drawn anew. many: draws in all."""
         index = np.repeat(layouts, RANDOM)
-        start = np.stack(assignments)[random.integers(0, len(assignments), RANDOM if alike else len(index))]
+        start = np.stack(assignments)[random.integers(0, len(assignments), many)]
         sizes = np.array([len(knob.values) for knob in self.space.knobs])
         drawn = random.integers(1, sizes + 1, size=start.shape)
         share = random.choice([0.15, 0.4, 0.8], size=(len(start), 1))
         codes = np.where(random.random(start.shape) < share, drawn, start)
-        return self.fresh(Candidates(index, np.tile(codes, (len(index) // len(codes), 1))), known)
+        return self.fresh(Candidates(index, np.resize(codes, (len(index), codes.shape[1]))), known)
 
 
 def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[Trials, Scales]:
@@ -255,10 +253,10 @@ class KnobSearch:
         first = ground.fresh(joined(tiled), known)
         tops = self._best_layouts(first, seen)
         near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
-        # What the physics works out once for a combination of values serves all layouts.
-        alike = bool(self.task.others.knobs)
-        drawn = ground.at_random(tops, assignments, self._random, known, alike=alike)
-        candidates = joined([first, ground.around(near, known), drawn])
+        # What the physics works out for a combination of values serves all layouts.
+        many = RANDOM * (1 if self.task.others.knobs else len(tops))
+        others = [ground.around(near, known), ground.at_random(tops, assignments, self._random, known, many)]
+        candidates = joined([first, *others])
         worth = self._weigh(candidates).worth()
         for _ in range(CLIMBS):
             best = np.argsort(-worth, kind="stable")[:CLIMBERS]
