@@ -20,7 +20,7 @@ from meshtune.search_spaces.physics.constants import (
     Constants,
     stacked,
 )
-from meshtune.search_spaces.physics.memory import MemoryPart, Parts, Phase, memory_parts, parts_by_phase
+from meshtune.search_spaces.physics.memory import MemoryPart, Phase, memory_parts, parts_by_phase
 from meshtune.search_spaces.physics.recipes import flops_per_token
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training, usable_bytes
@@ -116,23 +116,30 @@ def estimate(training: Training, columns: Columns, calibration: Calibration = UN
     return Estimates(training, columns, memory, estimate_time(training, columns, calibration))
 
 
-def estimate_memory(
-    training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED, phase: Phase | None = None
-) -> MemoryEstimate:
-    """The memory alone, which no speed of the cluster is needed for. phase: of `parts_by_phase`; None: the fullest."""
+def estimate_memory(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> MemoryEstimate:
+    """The memory alone, which no speed of the cluster is needed for. Of several phases that which fits least."""
+    found = list(estimate_phases(training, columns, calibration).values())
+    least = np.argmin([one.fits(usable_bytes(training)) for one in found], axis=0)
+    parts = {part: np.choose(least, [one.parts[part] for one in found]) for part in found[0].parts}
+    return MemoryEstimate(parts, np.choose(least, [one.log_sd for one in found]))
 
-    def parts_of(*args: Any) -> Parts:
-        return memory_parts(*args) if phase is None else parts_by_phase(*args)[phase]
 
-    constants, logs = calibration.constants, lambda *args: np.log(_total(parts_of(*args)))
-    slope = slopes(logs, training, columns, constants, MEMORY_CONSTANTS)
-    parts = parts_of(training, columns, constants)
-    # The engine's share is set, and a frozen base known to the byte: what is doubted is the rest.
-    known = ENGINE_KNOWN * parts.get(MemoryPart.ENGINE, 0.0) / _total(parts)
-    spread = _spread(slope, calibration.covariance, calibration.memory_log_sd * (1 - known))
-    if training.recipe.adapter is not None:
-        spread = spread * (1 - parts[MemoryPart.WEIGHTS] / _total(parts))
-    return MemoryEstimate(parts, spread)
+def estimate_phases(training: Training, columns: Columns, calibration: Calibration) -> dict[Phase, MemoryEstimate]:
+    """Of each phase of `parts_by_phase`."""
+    found, constants = {}, calibration.constants
+    for phase, parts in parts_by_phase(training, columns, constants).items():
+
+        def logs(*args: Any, phase: Phase = phase) -> FloatColumn:
+            return np.log(_total(parts_by_phase(*args)[phase]))
+
+        slope = slopes(logs, training, columns, constants, MEMORY_CONSTANTS)
+        # The engine's share is set, and a frozen base known to the byte: what is doubted is the rest.
+        known = ENGINE_KNOWN * parts.get(MemoryPart.ENGINE, 0.0) / _total(parts)
+        spread = _spread(slope, calibration.covariance, calibration.memory_log_sd * (1 - known))
+        if training.recipe.adapter is not None:
+            spread = spread * (1 - parts[MemoryPart.WEIGHTS] / _total(parts))
+        found[phase] = MemoryEstimate(parts, spread)
+    return found
 
 
 def estimate_time(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> TimeEstimate:

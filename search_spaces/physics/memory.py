@@ -216,15 +216,14 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
 
 
 def leaving_bytes(training: Training, columns: Columns) -> FloatColumn:
-    """Of a rank, per plan, what waits on the host while rows are generated."""
-    rollout, found = training.recipe.rollout, np.zeros(len(columns["pp"]))
-    if rollout is not None and (rollout.weights_leave or rollout.optimizer_leaves):
-        for stage in (np.zeros_like(columns["pp"]), columns["pp"] - 1):
-            held = held_of(training, training.framework, columns, stage)
-            states = _states(training, training.framework, columns, held)
-            weights = states[MemoryPart.WEIGHTS] * rollout.weights_leave
-            found = np.maximum(found, weights + states[MemoryPart.OPTIMIZER] * rollout.optimizer_leaves)
-    return found
+    """Of a rank of the first stage, per plan, what waits on the host while rows are generated."""
+    framework, rollout = training.framework, training.recipe.rollout
+    if rollout is None:
+        return np.zeros(len(columns["pp"]))
+    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
+    states = _states(training, framework, columns, held)
+    weights, optimizer = states[MemoryPart.WEIGHTS], states[MemoryPart.OPTIMIZER]
+    return weights * rollout.weights_leave + optimizer * rollout.optimizer_leaves
 
 
 def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:

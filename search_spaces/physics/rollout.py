@@ -16,6 +16,7 @@ from meshtune.search_spaces.model import ModelSpec, layer_kinds, met_parameters
 from meshtune.search_spaces.physics.activations import FLOAT32_BYTES
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS
 from meshtune.search_spaces.physics.layer_time import Rank
+from meshtune.search_spaces.physics.recipes import at_fullest
 from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, OUTSIDE_BYTES, Training
 from meshtune.search_spaces.recipe import Rollout
 
@@ -64,11 +65,13 @@ class Engine(NamedTuple):
 
     def flight(self, rows: Any, devices: Any) -> tuple[FloatColumn, FloatColumn, FloatColumn]:
         """Rows of one engine, of so many of a step: all; those in flight at the most; and decoding steps. Rows that end
-        make room for others; behind the last of them the longest ones go on. devices: of the training."""
+        make room for others; behind the last of them the longest ones go on, beside the next step's where engines may
+        run ahead. devices: of the training."""
         own, mean = self.rollout, self.rollout.mean_answer
         each = np.maximum(1.0, rows * own.tp / (own.devices or devices))
         most = np.clip(np.minimum(each, self.rows(own.prompt_tokens + mean)), 1.0, own.max_rows)
-        return each, most, each * mean / most + own.answer_tokens - mean
+        tail = 0 if own.behind and own.devices else own.answer_tokens - mean
+        return each, most, each * mean / most + tail
 
     def generation_s(self, rank: Rank, rows: FloatColumn) -> FloatColumn:
         """Seconds in which the engines write so many rows: decoding, each step of which reads the weights that its rows
@@ -102,9 +105,11 @@ class Engine(NamedTuple):
         its copy in float32 (OpenRLHF 0.11, models/actor.py; NeMo-RL, distributed/model_utils.py; verl's kernel goes
         without that copy, but its entropy has one of 16 bits, workers/actor/dp_actor.py)."""
         model, framework, rollout = self.training.model, self.training.framework, self.rollout
-        row, tp = model.seq_len / columns["cp"], columns["tp"]
-        tokens = (rollout.log_prob_rows or columns["micro_batch_size"]) * row
-        tokens = np.maximum(rollout.log_prob_tokens, row) if rollout.log_prob_tokens else tokens
+        recipe, row, tp = self.training.recipe, model.seq_len / columns["cp"], columns["tp"]
+        rows, every = columns["micro_batch_size"], columns["micro_batch_size"] * columns["grad_accum_steps"]
+        if rollout.log_prob_rows or rollout.log_prob_tokens:
+            rows = at_fullest(recipe, rollout.log_prob_rows, model.seq_len, rollout.log_prob_tokens / row, every)
+        tokens = rows * row
         at_once = np.minimum(tokens, FEWEST_CHUNK_TOKENS) if framework.kept.loss_chunks else tokens
         logits = at_once * framework.padded_vocab(model, tp) / tp * (framework.activation_bytes + FLOAT32_BYTES)
         return tokens * _widest_bytes(model, tp), logits

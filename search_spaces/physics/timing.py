@@ -92,9 +92,9 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
     floats = {name: column.astype(np.float64) for name, column in columns.items()}
     rank = Rank(training, floats, constants, Network(training.cluster, constants))
     stage, micro = _slowest_stage(rank), floats["grad_accum_steps"]
-    work, beside = stage.work, _beside_s(rank, stage)
+    work, beside = stage.work, _beside_s(rank, stage) * (recipe.rollout is None)
     update = {
-        TimePart.COMPUTE: micro * (work.compute + stage.head_s + (beside if recipe.rollout is None else 0.0)),
+        TimePart.COMPUTE: micro * (work.compute + stage.head_s + beside),
         TimePart.RECOMPUTE: micro * work.recompute,
         TimePart.TP: micro * work.tp,
         TimePart.CP: micro * work.cp,
@@ -117,11 +117,9 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
         generation = np.maximum(0.0, generation - np.sum(list(parts.values()), axis=0))
     # Every device gathers the trained weights and writes its engine's; what leaves it meanwhile goes and comes back.
     devices = floats["tp"] * floats["pp"] * floats["cp"] * floats["dp"] + rollout.devices
-    refit = (
-        rank.network.gather_s(engine.weights * rollout.tp, devices, 1.0) + 2 * engine.weights / rank.rates.bytes_per_s
-    )
-    refit = refit + 2 * leaving_bytes(training, columns) / HOST_LINK_BYTES_PER_S
-    return parts | {TimePart.GENERATION: generation, TimePart.REFIT: refit}
+    refit = rank.network.gather_s(engine.weights * rollout.tp, devices, 1.0)
+    moved = engine.weights / rank.rates.bytes_per_s + leaving_bytes(training, columns) / HOST_LINK_BYTES_PER_S
+    return parts | {TimePart.GENERATION: generation, TimePart.REFIT: refit + 2 * moved}
 
 
 def _beside_s(rank: Rank, stage: _Stage) -> FloatColumn:
