@@ -83,7 +83,7 @@ class RolloutWorld:
 
     landscape: Landscape
     seed: int
-    known: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    known: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
 
     @property
     def task(self) -> Task:

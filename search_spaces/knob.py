@@ -170,9 +170,9 @@ class Knob:
         return [part.replace("{value}", word(delivered)) for part in self.argument.split()]
 
     def in_recipe(self, value: KnobValue) -> dict[str, Any]:
-        """The value as a document of the recipe has it, where the knob sets one of its fields."""
+        """The value as a document of the recipe has it; empty where the knob sets none of its fields."""
         *outer, last = (self.sets or "").split(".")
-        return reduce(lambda below, name: {name: below}, reversed(outer), {last: value})
+        return reduce(lambda below, name: {name: below}, reversed(outer), {last: value}) if self.sets else {}
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""

@@ -146,9 +146,7 @@ def other_codes(spec: CampaignSpec, knobs: KnobSet, training: Training) -> Other
         options = KnobValues({knob.name: value for knob, value in values if knob.way == "option"})
         try:
             workload = workload_of(spec, Plan(knobs=options))
-            recipe = read_value(
-                Recipe, reduce(merged, (one.in_recipe(value) for one, value in values if one.sets), own)
-            )
+            recipe = read_value(Recipe, reduce(merged, (one.in_recipe(value) for one, value in values), own))
             return replace(training, framework=with_recipe(workload.framework, recipe), recipe=recipe)
         except InvalidValue:
             return training
