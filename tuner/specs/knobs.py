@@ -24,8 +24,7 @@ from meshtune.search_spaces.presets import knob_catalogs, opening
 from meshtune.search_spaces.recipe import Recipe
 
 CATALOGS, KNOBS = "catalogs", "knobs"
-# In which each field of a rollout can be what it may be.
-_ANY_ROLLOUT = {"prompt_tokens": 1, "answer_tokens": MAX_WHOLE, "devices": 1}
+_ANY_ROLLOUT = {"rollout": {"prompt_tokens": 1, "answer_tokens": MAX_WHOLE, "devices": 1}}
 
 
 def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
@@ -63,7 +62,7 @@ def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
     knob = read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
     for value in knob.values if knob.sets else ():
-        recipe = merged({"rollout": _ANY_ROLLOUT}, knob.in_recipe(value))
+        recipe = merged(_ANY_ROLLOUT, knob.in_recipe(value))
         try:
             read_value(Recipe, recipe)
         except InvalidValue:

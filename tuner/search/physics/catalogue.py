@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.physics.estimate import log_step
 from meshtune.search_spaces.physics.training import Training, with_usual_speeds
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
-from meshtune.tuner.search.base import Task
+from meshtune.tuner.search.base import OtherCodes, Task
 from meshtune.tuner.search.physics.knob_effects import KnobEffects, part_shares
 from meshtune.tuner.search.physics.prior import Matrix, Rows, RowsOf, log_peak_of
 
@@ -28,16 +29,19 @@ MAX_KEPT = 100_000
 
 class Catalogue:
     """The physics' rows of one task's legal layouts; with slopes where there are at most MAX_SLOPED. All that a search
-    keeps between its asks, since the task alone determines it. knobs: what they can do; None where there are none."""
+    keeps between its asks, since the task alone determines it. knobs: what they can do; None where there are none.
+    most_codes: of more combinations of values the physics expects nothing, where all are looked at."""
 
-    def __init__(self, task: Task, rows_of: RowsOf) -> None:
+    def __init__(self, task: Task, rows_of: RowsOf, most_codes: float = inf) -> None:
         self.task = task
+        codes = prod(len(task.space.knobs[at].values) for at in task.others.knobs)
+        self._others = task.others if codes <= most_codes else OtherCodes()
         self._rows_of = rows_of
         self._away: FloatColumn | None = None
         self._costs: dict[bytes, FloatColumn] = {}
         self.complete = len(task.space) <= MAX_SLOPED
         self.legal = self.physics(task.space.columns, sloped=self.complete)
-        self.knobs = KnobEffects.of(task.space.knobs, task.others.knobs) if task.space.knobs.searched else None
+        self.knobs = KnobEffects.of(task.space.knobs, self._others.knobs) if task.space.knobs.searched else None
         self._shares = None if self.knobs is None else self._shares_of(task.training, task.space.columns)
 
     def refitted(self, away: FloatColumn) -> Catalogue:
@@ -77,7 +81,7 @@ class Catalogue:
 
     def _by_code(self, rows: Rows, codes: Codes, columns: Columns) -> Rows:
         """The rows, yet without knobs, with what the physics expects of the code and the recipe that these make."""
-        others, constants = self.task.others, self.task.calibration.constants
+        others, constants = self._others, self.task.calibration.constants
         if others.trained is None or not others.knobs or not self.task.training.model.known:
             return rows
         own = codes[:, others.knobs]

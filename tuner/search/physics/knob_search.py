@@ -237,8 +237,7 @@ class KnobSearch:
         defaults = self.task.space.knobs.defaults
         codes = self.task.space.knobs.known_codes([one.plan for one in best])
         completed = [np.where(row > 0, row, defaults) for row in codes]
-        unique: dict[bytes, Codes] = {row.tobytes(): row for row in [*completed, defaults]}
-        return list(unique.values())
+        return list({row.tobytes(): row for row in [*completed, defaults]}.values())
 
     def _weigh(self, candidates: Candidates) -> Weighing:
         rows = self.scales.of(self.catalogue.at(candidates.layouts, candidates.codes))
@@ -284,10 +283,9 @@ class KnobSearch:
     def _comparable(self, candidates: Candidates) -> BoolColumn:
         """All of them once something was measured; before that those with every knob at its default,
         where there are any: a failure would not tell whether a knob is to blame."""
-        every = np.ones(len(candidates), dtype=np.bool_)
         defaults = np.all(candidates.codes == self.task.space.default_codes[candidates.layouts], axis=1)
         measured = np.any(self.trials.measured.campaign == 0)
-        return defaults if not measured and np.any(defaults) else every
+        return defaults if not measured and np.any(defaults) else np.ones_like(defaults)
 
     def _of_use(self, candidates: Candidates) -> BoolColumn:
         """Those with the values that the task keeps."""
@@ -295,9 +293,8 @@ class KnobSearch:
         for at, knob in enumerate(self.task.space.knobs):
             if knob.name in self.task.kept:
                 place = knob.position(self.task.kept[knob.name])
-                codes = np.where(
-                    candidates.codes[:, at] > 0, candidates.codes[:, at], self.task.space.knobs.defaults[at]
-                )
+                own = candidates.codes[:, at]
+                codes = np.where(own > 0, own, self.task.space.knobs.defaults[at])
                 of_use &= codes == (-1 if place is None else place + 1)
         return of_use
 
