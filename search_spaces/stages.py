@@ -120,8 +120,6 @@ def stages_apart(model: ModelSpec, columns: Mapping[str, Any]) -> list[Any]:
     first one whose chunks lie behind them, that with layers for further tokens where it is another than the last, and
     the last. Those between hold as much, to a layer of another kind."""
     pp = columns["pp"]
-    if np.all(pp == 1):
-        return [np.zeros_like(pp)]
     second, last = np.minimum(1, pp - 1), pp - 1
     apart = [np.zeros_like(pp), second]
     if model.dense_layers:
@@ -130,7 +128,7 @@ def stages_apart(model: ModelSpec, columns: Mapping[str, Any]) -> list[Any]:
         apart.append(np.clip(-(-(model.dense_layers + first) // each), second, last))
     if np.any(loss_alone(model, columns)):
         apart.append(np.maximum(0, pp - 2))
-    return [*apart, last]
+    return [*apart, last] if np.any(pp > 1) else apart[:1]
 
 
 def split_of(sizes: Sequence[int], *, empty_ends: bool = False, loss_alone: bool = False) -> Split | None:
