@@ -8,10 +8,9 @@ Beside rows and remarks (see `table`) the table of such a program has:
                 names none; needs: keys that its file has, with least of the marks; inside: the key that has them in a
                 submitter's file; variant: a function of special.py; catalogs: of knobs
     [command]   config_file: the name in a trial's folder; example: a command to answer with; framework, in which
-                `{dtype}` stands for the number format; start; env;
-                omegaconf: `${a.b}` in the file, and `a.b=value` behind it; inherits: the key of the files that a file
-                is laid over; flags: `--a.b value` beside the file, whose option this is; words: "keys" or "flags",
-                where trials set words and no file (see `word_program`);
+                `{dtype}` stands for the number format; start; env; inherits: the key of files beneath a file;
+                omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
+                option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
                 program: the words that start it, with groups of `script`; steps, warmup_steps: of a trial
     [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key;
                 special: a function of special.py that gives what trials alone have
@@ -56,8 +55,8 @@ from meshtune.runners.programs.table import Table, table_of
 ENDINGS = (".yaml", ".yml", ".json")
 # Keys that are asked about one by one; of more of them the names alone are told.
 _MAX_ASKED = 8
-# Of a file that others inherit.
-_MAX_PATH = 1_000
+# Files that inherit each other.
+_MAX_INHERITED = 20
 
 
 class ConfigProgram:
@@ -160,16 +159,17 @@ class ConfigProgram:
         file = {"format": "yaml", "base": dict(own), "set": dict(settings), **({"trial": dict(trial)} if trial else {})}
         return words, {"configs": {self.config_file: file}}
 
-    def file_of(self, launch: Launch, name: str) -> tuple[dict[str, Any], str]:
-        """The keys of a file that a start names, and a question where it is not at its place. Raises CannotRead."""
+    def file_of(self, launch: Launch, name: str, depth: int = 0) -> tuple[dict[str, Any], str]:
+        """The keys of a file that a start names, and a question where it is not at its place. depth: of files above
+        that inherit it. Raises CannotRead."""
         text, told = text_of_any(launch, name, f"{self.title} is started with", self.instead)
         own = read_mapping(name, text)
         inherited = own.pop(self._command.get("inherits", ""), [])
         base: dict[str, Any] = {}
         for each in [inherited] if isinstance(inherited, str) else inherited:
-            if len(name) > _MAX_PATH:
+            if depth == _MAX_INHERITED:
                 raise CannotRead(f"{name} inherits without an end")
-            found, more = self.file_of(launch, f"{PurePosixPath(name).parent}/{each}")
+            found, more = self.file_of(launch, f"{PurePosixPath(name).parent}/{each}", depth + 1)
             base, told = merged(base, found), " ".join(filter(None, (told, more)))
         # A section may take the place of the inherited one.
         alone = [key for key, value in own.items() if isinstance(value, Mapping) and value.get("_override_")]

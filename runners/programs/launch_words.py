@@ -37,9 +37,8 @@ def groups(words: Sequence[Any]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     word, and for a choice of words in a workload's command, ""."""
     group: list[str] = []
     for word in words:
-        plain = isinstance(word, str)
-        takes = plain and bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
-        names = plain and bool(_OPTION.match(word) or (_KEY.match(word) and not (takes and len(group) == 1)))
+        takes = isinstance(word, str) and bool(group) and "=" not in group[0] and not word.endswith(_SCRIPTS)
+        names = bool(_OPTION.match(str(word)) or (_KEY.match(str(word)) and not (takes and len(group) == 1)))
         if takes and not names:
             group.append(word)
             continue
@@ -65,21 +64,22 @@ def shell_words(line: str) -> list[str] | None:
 
 
 def laid_over(words: Sequence[Any], changes: Changes) -> list[Any]:
-    """The words, with the changes in place of the options' own words, or at the end."""
+    """The words, with the changes in place of the options' own words, hydra's marks kept, or at the end."""
     kept, left = list[str](), dict(changes)
     for name, group in groups(words):
         if name not in changes:
             kept += group
         elif (values := left.pop(name, None)) is not None:
-            kept += _written(name, values, joined="=" in group[0])
+            kept += _written(group[0].partition("=")[0], values, joined="=" in group[0])
     return [*kept, *(word for name, values in left.items() if values is not None for word in _written(name, values))]
 
 
 def differences(old: Sequence[str], new: Sequence[str]) -> Changes:
     """What makes the options of `new` of those of `old`. Of an option that stands twice the last counts; "" has the
-    words that belong to none, all of them."""
+    words that belong to none, all of them. An added one has hydra's marks."""
     before, after = _values(old), _values(new)
-    changed = {name: values for name, values in after.items() if before.get(name) != values}
+    marked = {name: group[0].partition("=")[0] for name, group in groups(new) if name not in before}
+    changed = {marked.get(name, name): values for name, values in after.items() if before.get(name) != values}
     return {**dict.fromkeys(name for name in before if name not in after), **changed}
 
 

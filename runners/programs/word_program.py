@@ -59,11 +59,11 @@ class WordProgram(ConfigProgram):
         told = {f"{dashes}{name}": value for name, value in settings.items()}
         alone = {f"{dashes}{name}": value for name, value in trial.items()}
         # A choice of words is one element of the command.
-        choices = {name: told[name] for name in told if isinstance(told[name], Mapping)}
-        changes = {**dict.fromkeys(told), **dict(lines({name: told[name] for name in told if name not in choices}))}
         chosen = [
             {axis: {value: f"{name}={word(text)}" for value, text in texts.items()}}
-            for name, choice in choices.items()
-            for axis, texts in choice.items()
+            for name, choice in told.items()
+            for axis, texts in (choice.items() if isinstance(choice, Mapping) else ())
         ]
-        return [*laid_over(words, changes), *chosen], {"trial_arguments": alone} if alone else {}
+        plain = {name: None if isinstance(value, Mapping) else value for name, value in told.items()}
+        words = laid_over(words, dict.fromkeys(told) | dict(lines(plain)))
+        return [*words, *chosen], {"trial_arguments": alone} if alone else {}

@@ -17,6 +17,9 @@ import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 GB = 1e9
 DEVICE = 80 * GB
@@ -36,7 +39,8 @@ class OutOfMemory(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """devices: of the training, which an engine shares. rows: of a step. share: of the device's memory. micro,
-    log_prob_rows: rows of a pass on one device. pass_tokens: of an update's pass, where rows are packed; 0: by rows."""
+    log_prob_rows: rows of a pass on one device. pass_tokens: of an update's pass, where rows are packed; 0: by rows.
+    split: the training's tensor-parallel devices."""
 
     devices: int
     rows: int
@@ -56,6 +60,7 @@ class Setting:
     sleeps: bool = True
     fused: bool = False
     reference: bool = False
+    split: int = 1
 
     @property
     def state(self) -> float:
@@ -80,7 +85,7 @@ class Setting:
 
     def check_update(self) -> float:
         """The peak of the training's process, in bytes."""
-        tokens = self.pass_tokens or self.micro * (self.prompt + self.answer)
+        tokens = (self.pass_tokens or self.micro * (self.prompt + self.answer)) / self.split
         kept = (KEPT + WHOLE / LAYERS) if self.recompute else WHOLE
         peak = 4 * self.state + tokens * (kept + (8 * 3584 if self.fused else 8 * VOCABULARY))
         if peak + ASIDE + (0 if self.sleeps else self.share * DEVICE) > DEVICE:
@@ -103,7 +108,8 @@ class Setting:
         generation = math.ceil(each / flight) * mean * decode * again
 
         def passes(products: float, of: float) -> float:
-            return products * WEIGHTS * tokens / (self.devices * PRODUCTS) * (1 + 3000 / of)
+            sent = 1 + 0.1 * math.log2(self.split)
+            return sent * products * WEIGHTS * tokens / (self.devices * PRODUCTS) * (1 + 3000 / of)
 
         log_prob = passes(2, self.log_prob_tokens or self.log_prob_rows * (self.prompt + mean))
         update = passes(8 if self.recompute else 6, self.pass_tokens or self.micro * (self.prompt + mean))
@@ -213,6 +219,80 @@ def verl(words: list[str]) -> None:
         write(f"{process} {told}")
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """As nemo_rl/utils/config.py reads it, without references."""
+    own = yaml.safe_load(path.read_text())
+    below = own.pop("defaults", None)
+    return laid_over(read_config(path.parent / below), own) if below else own
+
+
+def laid_over(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = {key: laid_over(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(base[key], dict)}
+    return {**base, **over, **both}
+
+
+def nemo_rl(words: list[str]) -> None:
+    """`uv run examples/run_grpo.py --config FILE a.b=value ...`: a key that the file has not, and no `++` adds, is
+    hydra's error."""
+    at = words.index("--config")
+    config = read_config(Path(words[at + 1]))
+    for word in (*words[:at], *words[at + 2 :]):
+        name, _, text = word.partition("=")
+        *sections, last = name.lstrip("+").split(".")
+        place = config
+        for section in sections:
+            place = place.setdefault(section, {}) if name.startswith("++") else place.get(section, {})
+        if last not in place and not name.startswith("++"):
+            sys.exit(
+                f"nemo_rl.utils.config.OverridesError: Failed to parse Hydra overrides: Could not override '{name}'."
+            )
+        place[last] = yaml.safe_load(text)
+    policy, grpo, cluster = config["policy"], config["grpo"], config["cluster"]
+    engine, training = policy["generation"]["vllm_cfg"], policy["dtensor_cfg"]
+    devices = cluster["num_nodes"] * cluster["gpus_per_node"]
+    assert devices % (engine["tensor_parallel_size"] * training["tensor_parallel_size"]) == 0, "world size"
+    longest, answer = policy["max_total_sequence_length"], policy["generation"]["max_new_tokens"]
+    setting = Setting(
+        devices=devices,
+        rows=grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"],
+        prompt=longest - answer,
+        answer=answer,
+        tp=engine["tensor_parallel_size"],
+        share=engine["gpu_memory_utilization"],
+        max_rows=policy["generation"]["vllm_kwargs"].get("max_num_seqs", 256),
+        eager=engine["enforce_eager"],
+        micro=policy["train_micro_batch_size"],
+        log_prob_rows=policy["logprob_batch_size"],
+        recompute=training["activation_checkpointing"],
+        weights_leave=True,
+        optimizer_leaves=True,
+        reference=config["loss_fn"]["reference_policy_kl_penalty"] > 0,
+        split=training["tensor_parallel_size"],
+    )
+    write(f"Loaded configuration from: {words[at + 1]}")
+    setting.held()
+    for step in range(1, grpo["max_num_steps"] + 1):
+        write(f"\n{'=' * 25} Step {step}/{grpo['max_num_steps']} {'=' * 25}")
+        write(f"▶ Generating responses for batch of size {setting.rows}...")
+        setting.check_generation()
+        setting.check_update()
+        found, tokens = setting.seconds(step)
+        phases = {
+            "prepare_for_generation/total": found["update_weights"],
+            "generation": found["gen"],
+            "reward_calculation": found["reward"],
+            "policy_and_reference_logprobs": found["old_log_prob"] + found.get("ref", 0),
+            "policy_training": found["update_actor"],
+        }
+        whole = sum(phases.values()) + 0.4
+        write(f"\n📊 Training Results:\n  • Loss: {0.01 * step:.4f}\n  • Avg Reward: 0.4100")
+        write(f"\n⏱️  Timing:\n  • Total step time: {whole:.2f}s")
+        for name, seconds in sorted(phases.items(), key=lambda item: item[1], reverse=True):
+            write(f"  • {name}: {seconds:.2f}s ({seconds / whole * 100:.1f}%)")
+        write("\n🔍 Performance Metrics:")
+        write(f"  • Mean Total Tokens per Sample: {tokens / setting.rows:.2f}")
+
+
 # Of Ray's report of a worker's error, the frames that say in which phase it was.
 _FRAMES = {
     "update_actor": (
@@ -243,7 +323,7 @@ def out_of_memory(phase: str) -> None:
 
 
 if __name__ == "__main__":
-    programs = {"main_ppo": verl}
+    programs = {"main_ppo": verl, "run_grpo": nemo_rl}
     try:
         programs[Path(__file__).stem](sys.argv[1:])
     except OutOfMemory as error:

@@ -54,6 +54,18 @@ def test_options_are_told_by_their_names():
     ]
 
 
+def test_hydra_s_marks_of_a_key_stay_and_come_with_an_added_one():
+    old = ["x.py", "++a.b=1", "c.d=2"]
+    assert laid_over(old, {"a.b": ("3",)}) == ["x.py", "++a.b=3", "c.d=2"]
+    new = ["x.py", "++a.b=3", "c.d=2", "++e.f=4"]
+    assert laid_over(old, differences(old, new)) == new
+
+
+def test_a_choice_of_words_is_no_option():
+    choice = {"{recompute}": {"none": "a=1", "full": "a=2"}}
+    assert laid_over(["x.py", "--flag", choice, "b=1"], {"b": None}) == ["x.py", "--flag", choice]
+
+
 def test_changed_words_are_marked():
     old = ["torchrun", "train.py", "--mbs", "4", "--gc", "--ga=2"]
     assert changed_words(old, old) == [(word, False) for word in old]

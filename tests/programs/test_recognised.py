@@ -54,6 +54,39 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "/data/mine resume_mode=auto save_freq=5 /data/rows",
     ),
+    "nemo-rl": (
+        "uv run examples/run_grpo.py --config conf/rl/own.yaml cluster.num_nodes=2 grpo.num_prompts_per_step=64 "
+        "++policy.generation.vllm_kwargs.max_num_seqs=512 logger.wandb.name=mine",
+        {
+            "model.layers": 36,
+            "model.seq_len": 4096,
+            "global_batch_size": 512,
+            "baseline.micro_batch_size": 2,
+            "baseline.tp": 2,
+            "baseline.zero_stage": 3,
+            "baseline.recompute": "full",
+            "workload.start": "job",
+            "training.rollout": {
+                "devices": 8,
+                "prompt_tokens": 1024,
+                "answer_tokens": 3072,
+                "share": 0.7,
+                "updates": 2,
+                "tp": 4,
+                "weights_leave": False,
+                "optimizer_leaves": False,
+                "behind": 2,
+                "max_rows": 512,
+                "pass_tokens": 8192,
+                "weight_bits": 16,
+                "kv_bits": 8,
+                "graphs": True,
+                "log_prob_rows": 2,
+            },
+            "training.beside": [{"role": "reference", "bits": 0}],
+        },
+        "=mine results/grpo",
+    ),
     "openrlhf": (
         "deepspeed --num_nodes 2 --num_gpus 8 --module openrlhf.cli.train_sft --pretrain Qwen/Qwen3-8B --max_len 8192 "
         "--micro_train_batch_size 2 --train_batch_size 64 --zero_stage 3 --gradient_checkpointing --load_checkpoint "
@@ -74,7 +107,7 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 --reward.remote_url r.py "
         "--actor.model_name_or_path Qwen/Qwen3-8B --train.batch_size 128 --rollout.batch_size 1024 --data.max_len 4096 "
         "--rollout.max_new_tokens 3072 --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.enable_sleep "
-        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 --ckpt.save_steps 20 --ckpt.load_enable "
+        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 20480 --ckpt.save_steps 20 --ckpt.load_enable "
         "--ckpt.output_dir /data/mine --logger.wandb.key mine",
         {
             "model.seq_len": 4096,
@@ -92,8 +125,8 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
             "training.rollout.share": 0.5,
             "training.rollout.sleeps": True,
             "training.rollout.graphs": True,
-            "training.rollout.update_tokens": 16384,
-            "training.rollout.log_prob_tokens": 16384,
+            "training.rollout.update_tokens": 20480,
+            "training.rollout.log_prob_tokens": 20480,
             "training.beside": [{"role": "reference"}, {"role": "value"}],
         },
         "/data/mine --ckpt.load_enable --logger.wandb.key mine --train.micro_batch_size",
@@ -104,7 +137,8 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "--ref_num_nodes 1 --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --pretrain Qwen/Qwen3-8B "
         "--reward_pretrain Qwen/Qwen3-4B --micro_train_batch_size 2 --train_batch_size 128 "
         "--micro_rollout_batch_size 4 --rollout_batch_size 256 --n_samples_per_prompt 4 --max_epochs 2 "
-        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 --advantage_estimator rloo --async_train --async_queue_size 2 "
+        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 "
+        "--advantage_estimator rloo --async_train --async_queue_size 2 "
         "--enforce_eager --gradient_checkpointing --save_path /data/mine --load_checkpoint",
         {
             "model.seq_len": 3072,
@@ -185,11 +219,50 @@ enable_activation_checkpointing: true
 output_dir: /data/mine
 """
 
+# The second inherits the first, and takes the place of its section `loss_fn`.
+NEMO_RL = {
+    "base.yaml": """
+grpo:
+  num_prompts_per_step: 32
+  num_generations_per_prompt: 16
+  async_grpo: {enabled: true, max_trajectory_age_steps: 2}
+loss_fn: {reference_policy_kl_penalty: 0, use_importance_sampling_correction: true}
+checkpointing: {enabled: true, checkpoint_dir: results/grpo}
+logger: {log_dir: logs, wandb: {name: base}}
+policy:
+  model_name: Qwen/Qwen3-8B
+  train_global_batch_size: 512
+  train_micro_batch_size: 2
+  logprob_batch_size: ${policy.train_micro_batch_size}
+  max_total_sequence_length: 512
+  dtensor_cfg: {enabled: true, activation_checkpointing: true, tensor_parallel_size: 1}
+  sequence_packing:
+    enabled: true
+    train_mb_tokens: ${mul:${policy.max_total_sequence_length}, ${policy.train_micro_batch_size}}
+  generation:
+    max_new_tokens: ${policy.max_total_sequence_length}
+    colocated: {enabled: false, resources: {num_nodes: 1, gpus_per_node: 8}}
+    vllm_cfg: {tensor_parallel_size: 4, gpu_memory_utilization: 0.6, kv_cache_dtype: fp8}
+    vllm_kwargs: {}
+cluster: {gpus_per_node: 8, num_nodes: 1}
+""",
+    "own.yaml": """
+defaults: base.yaml
+loss_fn: {_override_: true, reference_policy_kl_penalty: 0.01}
+policy:
+  max_total_sequence_length: 4096
+  dtensor_cfg: {tensor_parallel_size: 2}
+  generation: {max_new_tokens: 3072, vllm_cfg: {gpu_memory_utilization: 0.7}}
+""",
+}
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "rl").mkdir(parents=True)
+    for name, text in NEMO_RL.items():
+        (tmp_path / "conf" / "rl" / name).write_text(text)
     (tmp_path / "conf" / "own_fsdp.yaml").write_text(TUNE)
     (tmp_path / "train.yaml").write_text("learning_rate: 1.0e-5\n")
     return tmp_path
@@ -374,6 +447,23 @@ def test_engines_of_verl_with_devices_of_their_own_are_no_part_of_the_training_s
     rollout = parse_yaml(done.out)["training"]["rollout"]
     assert (rollout["devices"], rollout["behind"]) == (2, 1)
     assert "1 x 2 devices generate, beside those of the training" in done.err
+
+
+def test_a_file_that_inherits_itself_is_asked_about(folder):
+    (folder / "conf" / "rl" / "base.yaml").write_text("defaults: own.yaml\n")
+    (folder / "run.sh").write_text(f"{READ['nemo-rl'][0]}\n")
+    done = run("import", "run.sh", "--cluster", "dgx-h100")
+    assert "conf/rl/own.yaml is not there, and stays" in done.err
+
+
+def test_a_script_of_nemo_rl_without_a_file_has_the_one_beside_it(folder):
+    (folder / "examples" / "configs").mkdir(parents=True)
+    (folder / "examples" / "configs" / "grpo_math_1B.yaml").write_text(NEMO_RL["base.yaml"])
+    (folder / "run.sh").write_text("uv run python examples/run_grpo.py cluster.num_nodes=2\n")
+    spec = parse_yaml(run("import", "run.sh", "--cluster", "dgx-h100").out)
+    assert spec["model"]["seq_len"] == 512
+    assert "beside" not in spec["training"]
+    assert spec["workload"]["command"][:4] == ["uv", "run", "python", "examples/run_grpo.py"]
 
 
 def test_words_behind_a_variable_are_followed(folder):

@@ -108,6 +108,7 @@ SAID = [
     "verl_fsdp",
     "verl_megatron",
     "openrlhf",
+    "openrlhf_flat",
     "trl_grpo",
 ]
 
@@ -315,6 +316,29 @@ def test_a_condition_on_what_stays_is_decided_by_the_launch(dynamic):
     if dynamic:
         assert found["verl_ppo_max_token_len_per_gpu"].default == 20000
     assert "verl_use_dynamic_bsz" not in found
+    read_spec(document, None)
+
+
+def test_a_key_that_hydra_adds_is_read_and_told_with_its_marks(folder):
+    file = {
+        "grpo": {"num_prompts_per_step": 32, "num_generations_per_prompt": 8},
+        "policy": {
+            "model_name": "Qwen/Qwen3-8B", "train_global_batch_size": 256, "train_micro_batch_size": 1,
+            "max_total_sequence_length": 4096, "logprob_batch_size": 2,
+            "generation": {"vllm_cfg": {"gpu_memory_utilization": 0.55}},
+        },
+        "cluster": {"num_nodes": 1, "gpus_per_node": 4},
+    }  # fmt: skip
+    (folder / "own.yaml").write_text(yaml.safe_dump(file))
+    line = "uv run examples/run_grpo.py --config own.yaml ++policy.generation.vllm_kwargs.max_num_seqs=300"
+    document = drafted(line, cluster={"preset": "dgx-h100", "devices_per_node": 4})
+    found = opened(document)
+    assert found["nemo_rl_max_num_seqs"].default == 300
+    assert found["nemo_rl_max_num_seqs"].arguments(512) == ["++policy.generation.vllm_kwargs.max_num_seqs=512"]
+    assert not any("max_num_seqs" in str(word) for word in document["workload"]["command"])
+    # From the file, which stays as it is.
+    assert found["nemo_rl_gpu_memory_utilization"].default == 0.55
+    assert found["nemo_rl_tensor_parallel_size"].values == (1, 2, 4)
     read_spec(document, None)
 
 

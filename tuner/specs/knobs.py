@@ -8,13 +8,13 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from meshtune.runners.documents import read_value
+from meshtune.runners.documents import merged, read_value
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import Imported
 from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.launch_words import laid_over, shell_words
 from meshtune.runners.programs.workloads.knobs import names_of
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import MAX_WHOLE, InvalidValue, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.conditions import Domain, parse_condition
 from meshtune.search_spaces.knob import Knob, KnobKind
 from meshtune.search_spaces.knob_values import KnobValue, is_number, readings, word
@@ -22,8 +22,10 @@ from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES, in_full
 from meshtune.search_spaces.presets import knob_catalogs, opening
+from meshtune.search_spaces.recipe import Recipe
 
 CATALOGS, KNOBS = "catalogs", "knobs"
+_ANY_ROLLOUT = {"rollout": {"prompt_tokens": 1, "answer_tokens": MAX_WHOLE, "devices": 1}}
 
 
 def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
@@ -60,7 +62,15 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
 
 def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
-    return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
+    knob = read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
+    for value in knob.values if knob.sets else ():
+        recipe = merged(_ANY_ROLLOUT, knob.in_recipe(value))
+        try:
+            read_value(Recipe, recipe)
+        except InvalidValue:
+            with problems_as(InvalidValue, "sets"):
+                read_value(Recipe, {"adapter": {}, **recipe})
+    return knob
 
 
 def with_open_knobs(
@@ -70,7 +80,7 @@ def with_open_knobs(
     they need is here. What the launch says of one is its default; its command says it no more. counts: of the
     cluster, `devices` and `devices_per_node`."""
     workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
-    stays = dict[str, tuple[Any, ...]]()
+    stays = dict[str, Domain]()
     configs = [config["base"] for config in workload.get("configs", {}).values()]
     file = configs[0] if len(configs) == 1 else workload.get("config", {})
     every = {name: entry for entries in knob_catalogs().values() for name, entry in entries.items()}
@@ -83,17 +93,18 @@ def with_open_knobs(
             said = next((each for each in (*given, at(file, knob.config or "")) if each is not None), None)
             present = knob.default if said is None else readings(str(said).lower())[0]
             if key not in ready:
-                # What a condition names alone stays as the launch has it.
-                stays[name] = (present, *knob.values)
+                # What a condition names alone stays as the launch has it, the first of these.
+                stays[name] = Domain((present, *knob.values))
                 continue
             named = {other: values for other, values in stays.items() if other in re.findall(r"\w+", knob.when)}
+            holds = not named or parse_condition(knob.when, named).holds(lambda name: [0], 1)[0]
             whole = counts.get(divides.get(key, ""), 0)
             same = [each for each in ready[key] if not whole or each == present or whole % each == 0]
             # A launch may have any number.
             more = knob.kind is KnobKind.NUMERIC and is_number(present) and present not in same
             values = [*same, present] if more else same
             here = all(cuda if need == "cuda" else find_spec(need) for need in needs.get(key, "").split())
-            if not here or present not in values or len(values) < 2 or (named and not _holds(knob.when, named)):
+            if not here or present not in values or len(values) < 2 or not holds:
                 continue
             asked.append(f"{catalog}.{key}")
             opened[name] = {"values": values, "default": present, "numerics": "same", **({"when": ""} if named else {})}
@@ -108,12 +119,6 @@ def with_open_knobs(
             elif said is not None and (words := shell_words(last)):
                 workload["command"] = before + line + " ".join(laid_over(words, unsaid))
     return {**document, "workload": workload, **({CATALOGS: asked, KNOBS: opened} if opened else {})}
-
-
-def _holds(when: str, stays: Mapping[str, tuple[Any, ...]]) -> bool:
-    """Whether a condition over knobs holds of the first of each one's values."""
-    found = parse_condition(when, {name: Domain(values) for name, values in stays.items()})
-    return bool(found.holds(lambda name: [0], 1)[0])
 
 
 def with_workload_defaults(

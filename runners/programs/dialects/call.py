@@ -120,8 +120,9 @@ def call_of(words: Sequence[str], environment: Mapping[str, str] = MappingProxyT
             at = next((at for at in range(index + 1, end) if words[at].endswith(".py")), 0)
             if end == len(words) and at:
                 before = tuple(words[index:at])
-                trained = _is_environment(name, before[1:]) or is_training(list(map(as_written, words[at:])), under=False)
-                if is_known(" ".join(before)) and not trained:
+                starts = _is_environment(name, before[1:])
+                starts = starts or is_training(list(map(as_written, words[at:])), under=False)
+                if is_known(" ".join(before)) and not starts:
                     return submitter
                 around = (*under, (name if name in _BEFORE else before[0], before[1:]))
                 return Call(tool="", words=tuple(words[at:]), under=around, changed=changed)
@@ -385,7 +386,6 @@ def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     kept, said = {}, dict(found.changed)
     for tool, options in found.under:
         said |= exported(around_of(tool), options)
-        # Of `ray job submit`.
         own = mapping_in("env.json", option_value(options, "--runtime-env-json") or "", (".json",)).get("env_vars")
         said |= {name: str(value) for name, value in own.items()} if isinstance(own, Mapping) else {}
     for name, value in said.items():

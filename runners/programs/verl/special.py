@@ -5,7 +5,6 @@ from __future__ import annotations
 from meshtune.runners.programs.reading import Reading, truth
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
-_PASS = f"{_ACTOR}.ppo_max_token_len_per_gpu"
 
 
 def kind(reading: Reading) -> str:
@@ -39,56 +38,39 @@ def batch(reading: Reading) -> None:
     reading.put("global_batch_size", prompts * answers, mini, f"{_ROLLOUT}.n")
     micro = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
     if truth(reading.get(f"{_ACTOR}.use_dynamic_bsz")):
-        tokens = reading.whole(_PASS) or 16384
-        of = reading.fields.get("model.seq_len") or tokens
-        rows_ = max(1, tokens // of)
+        tokens = reading.whole(f"{_ACTOR}.ppo_max_token_len_per_gpu") or 16384
+        rows_ = max(1, tokens // (reading.fields.get("model.seq_len") or tokens))
         reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows_
         told = f"a pass takes {tokens} tokens (use_dynamic_bsz), however many rows: {rows_} of full length are counted"
         reading.note(f"{told}, and {micro} counts for nothing")
 
 
 def rollout(reading: Reading) -> None:
-    """Shares and budgets of tokens, which are those of a device, and how many updates a generation is for."""
+    """The engine's part of the memory, how many updates a generation is for, and devices of its own."""
     fields, name = reading.fields, f"{_ROLLOUT}.gpu_memory_utilization"
     reading.put("training.rollout.share", reading.share(name, "training.rollout.share") or 0.5, name)
     prompts = reading.whole(f"{_ACTOR}.ppo_mini_batch_size") or 256
     epochs = reading.whole(f"{_ACTOR}.ppo_epochs") or 1
-    updates = (reading.whole("data.train_batch_size") or 1024) * epochs // prompts
-    fields["training.rollout.updates"] = max(1, updates)
-    dynamic, tokens = truth(reading.get(f"{_ACTOR}.use_dynamic_bsz")), reading.whole(_PASS) or 16384
-    if dynamic:
-        fields["training.rollout.update_tokens"] = tokens
-    # Those of log-probabilities are the actor's where nobody says them (rollout/rollout.yaml).
-    own = reading.get(f"{_ROLLOUT}.log_prob_use_dynamic_bsz")
-    if dynamic if own is None else truth(own):
-        named = reading.whole(f"{_ROLLOUT}.log_prob_max_token_len_per_gpu")
-        fields["training.rollout.log_prob_tokens"] = named or tokens
+    fields["training.rollout.updates"] = max(1, (reading.whole("data.train_batch_size") or 1024) * epochs // prompts)
     if "one_step_off" in " ".join(map(str, reading.get("words") or ())):
-        parts = [reading.whole("rollout.nnodes") or 1, reading.whole("rollout.n_gpus_per_node") or 8]
-        fields["training.rollout.devices"], fields["training.rollout.behind"] = parts[0] * parts[1], 1
-        told = f"{parts[0]} x {parts[1]} devices generate, beside those of the training, which the cluster here has"
-        reading.note(f"{told}; rows are one step older than the weights")
+        nodes, each = reading.whole("rollout.nnodes") or 1, reading.whole("rollout.n_gpus_per_node") or 8
+        fields |= {"training.rollout.devices": nodes * each, "training.rollout.behind": 1}
+        reading.note(f"{nodes} x {each} devices generate, beside those of the training, which the cluster here has")
 
 
 def beside(reading: Reading) -> None:
     """A reference is the model without its adapter where there is one; else its weights are as the actor's, float32
     unless said (engine/fsdp.yaml, model_dtype), or on the host but for its pass. A critic belongs to advantages by GAE,
     the default."""
-    found, algorithm = list[dict[str, object]](), "algorithm.adv_estimator"
+    found, critic = list[dict[str, object]](), truth(reading.get("critic.enable"))
     if any(truth(reading.get(name)) for name in (f"{_ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")):
         plain = reading.get("actor_rollout_ref.ref.fsdp_config.model_dtype") in ("bf16", "bfloat16", "fp16")
         bits = 16 if plain or kind(reading) == "megatron" else 32
-        away = [
-            truth(reading.get(f"actor_rollout_ref.ref.{name}.param_offload")) for name in ("fsdp_config", "megatron")
-        ]
-        found.append({"role": "reference", "bits": 0 if any(away) or reading.fields.get("method") == "lora" else bits})
-    critic = truth(reading.get("critic.enable"))
-    if critic or (critic is None and str(reading.get(algorithm) or "gae") == "gae"):
+        places = (f"actor_rollout_ref.ref.{name}.param_offload" for name in ("fsdp_config", "megatron"))
+        away = any(truth(reading.get(name)) for name in places) or reading.fields.get("method") == "lora"
+        found.append({"role": "reference", "bits": 0 if away else bits})
+    if critic or (critic is None and (reading.get("algorithm.adv_estimator") or "gae") == "gae"):
         found.append({"role": "value"})
-        told = "a critic is trained as well, of which predictions count the weights and one pass"
-        reading.ask("", f"{reading.written(algorithm) if reading.has(algorithm) else algorithm + ' gae'}: {told}")
     if truth(reading.get("reward_model.enable")):
         found.append({"role": "reward"})
-        reading.ask("", "reward_model.enable: counted as large as the model; write its parameters in training.beside")
-    if found:
-        reading.fields["training.beside"] = found
+    reading.fields["training.beside"] = found or None
