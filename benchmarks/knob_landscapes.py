@@ -17,7 +17,7 @@ from knob_draws import Pair, Slot
 
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.tuner.prediction.predict import training_of
-from meshtune.tuner.search.base import Task
+from meshtune.tuner.search.base import Task, other_codes
 from meshtune.tuner.specs.read import read_spec
 
 Described = Mapping[str, Any]
@@ -47,6 +47,11 @@ class Landscape:
     adds_seconds: bool = False
     held_out: bool = False
 
+    @property
+    def generates(self) -> bool:
+        """Its plans are costed by a simulated step with a rollout (`knob_rollouts`), and knobs play no drawn part."""
+        return "training" in self.spec
+
     def slots_of(self, knobs: KnobSet) -> list[Slot]:
         return [Slot(knob, self.parts[knob.name].role, self.parts[knob.name].scope) for knob in knobs]
 
@@ -62,7 +67,8 @@ def task_of(name: str) -> Task:
     # What a simulated job is told changes nothing; a variable each.
     knobs = {knob: {"env": knob.upper(), **part.described} for knob, part in landscape.parts.items()}
     spec, space = read_spec({"name": name, "runner": "simulated", **landscape.spec, "knobs": knobs}, None)
-    return Task(space=space, training=training_of(spec))
+    training = training_of(spec)
+    return Task(space=space, training=training, others=other_codes(spec, space.knobs, training))
 
 
 def _spec(model: str, cluster: str, nodes: int, batch: int, framework: str, **space: list[Any]) -> Described:
@@ -220,8 +226,86 @@ _BUBBLE = Landscape(
     held_out=True,
 )  # fmt: skip
 
+
+def _rollout_spec(
+    model: str, cluster: str, nodes: int, batch: int, rollout: dict[str, Any], **space: list[Any]
+) -> Described:
+    """Reinforcement learning against a frozen reference. batch: rows of one update."""
+    longest = rollout["prompt_tokens"] + rollout["answer_tokens"]
+    return {
+        **_spec(model, cluster, nodes, batch, "fsdp", tp=[1], pp=[1], **space),
+        "model": {"preset": model, "seq_len": longest},
+        "training": {"rollout": rollout, "beside": [{"role": "reference"}]},
+    }
+
+
+def _sets(field: str, values: list[Any], **more: Any) -> Part:
+    return Part({"values": values, "sets": field, **more})
+
+
+# As verl 0.8 has them (trainer/config), with the defaults of its files; graphs are its enforce_eager, negated.
+_VERL = {
+    "gpu_memory_utilization": _sets("rollout.share", [0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], default=0.5),
+    "tensor_model_parallel_size": _sets("rollout.tp", [1, 2, 4], default=2),
+    "max_num_seqs": _sets("rollout.max_rows", [128, 256, 512, 1024], default=256),
+    "max_num_batched_tokens": _sets("rollout.pass_tokens", [4096, 8192, 16384, 32768], default=8192),
+    "cuda_graphs": _sets("rollout.graphs", [True, False], words={"true": "False", "false": "True"}),
+    "free_cache_engine": _sets("rollout.sleeps", [True, False]),
+    "param_offload": _sets("rollout.weights_leave", [False, True]),
+    "optimizer_offload": _sets("rollout.optimizer_leaves", [False, True]),
+}
+_COLOCATED = Landscape(
+    "rl: colocated 7b",
+    _rollout_spec(
+        "qwen2.5-7b", "dgx-h100", 1, 1024,
+        {"prompt_tokens": 1024, "answer_tokens": 3072, "mean_answer_tokens": 1200, "updates": 4, "tp": 2},
+        micro_batch_size=[1, 2, 4, 8, 16], zero_stage=[3],
+    ),
+    {**_VERL, "log_prob_micro_batch_size_per_gpu": _sets("rollout.log_prob_rows", [2, 4, 8, 16, 32], default=4)},
+)  # fmt: skip
+_LONG = Landscape(
+    "rl: long answers 32b",
+    _rollout_spec(
+        "qwen2.5-32b", "dgx-h100", 4, 1024,
+        {"prompt_tokens": 2048, "answer_tokens": 16384, "mean_answer_tokens": 6000, "updates": 2, "tp": 4,
+         "update_tokens": 18432, "log_prob_tokens": 18432},
+        micro_batch_size=[1], zero_stage=[3], recompute=["full"],
+    ),
+    {
+        **_VERL,
+        "tensor_model_parallel_size": _sets("rollout.tp", [2, 4, 8], default=4),
+        "max_num_seqs": _sets("rollout.max_rows", [64, 128, 256, 512], default=256),
+        "ppo_max_token_len_per_gpu": _sets("rollout.update_tokens", [18432, 24576, 32768, 49152]),
+        "log_prob_max_token_len_per_gpu": _sets("rollout.log_prob_tokens", [18432, 36864, 73728]),
+        "use_fused_kernels": _sets("fused_loss", [False, True]),
+        "enable_activation_offload": _sets("offload_activations", [False, True]),
+    },
+)  # fmt: skip
+# As OpenRLHF 0.11 has them; engines on a node of their own, as many as their tensor parallelism leaves.
+_SEPARATED = Landscape(
+    "held out: rl separated 14b",
+    _rollout_spec(
+        "qwen2.5-14b", "dgx-a100", 1, 512,
+        {"prompt_tokens": 1024, "answer_tokens": 4096, "mean_answer_tokens": 1500, "updates": 2, "devices": 8},
+        micro_batch_size=[1, 2, 4, 8, 16], zero_stage=[2, 3],
+    ),
+    {
+        "vllm_tensor_parallel_size": _sets("rollout.tp", [1, 2, 4, 8], default=2),
+        "vllm_gpu_memory_utilization": _sets("rollout.share", [0.6, 0.7, 0.8, 0.9, 0.95], default=0.9),
+        "vllm_cuda_graphs": _sets("rollout.graphs", [True, False], words={"true": "False", "false": "True"}),
+        "vllm_enable_sleep": _sets("rollout.sleeps", [False, True]),
+        "vllm_sync_backend": _knob(["nccl", "gloo"]),
+        "rollout_micro_batch_size": _sets("rollout.log_prob_rows", [1, 2, 4, 8, 16], default=1),
+        "adam_offload": _sets("offload", ["none", "optimizer"], words={"none": "False", "optimizer": "True"}),
+        "packing_samples": _knob([True, False]),
+    },
+    held_out=True,
+)  # fmt: skip
+# Judged on their own: what their plans cost is simulated, and was not drawn knob by knob.
+ROLLOUTS = (_COLOCATED, _LONG, _SEPARATED)
+
 LANDSCAPES: Mapping[str, Landscape] = {
-    one.name: one for one in (_FSDP, _PLAIN, _NULLS, _WRONG, _TENSOR, _EXPERTS, _LARGE, _SECONDS, _BUBBLE)
+    one.name: one for one in (_FSDP, _PLAIN, _NULLS, _WRONG, _TENSOR, _EXPERTS, _LARGE, _SECONDS, _BUBBLE, *ROLLOUTS)
 }
 HELD_OUT: tuple[str, ...] = tuple(name for name, one in LANDSCAPES.items() if one.held_out)
 # The same landscape without and with knobs that do nothing, and how many.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Annotated, Any, ClassVar
 
 from meshtune.search_spaces.checks import Checks, Listed, StrEnum, did_you_mean, listed
@@ -172,6 +173,11 @@ class Knob:
         share = devices // max(1, value) if isinstance(value, int) else devices
         argument = self.argument.replace(DEVICES_OVER_VALUE, str(share))
         return [part.replace("{value}", word(delivered)) for part in argument.split()]
+
+    def in_recipe(self, value: KnobValue) -> dict[str, Any]:
+        """The value as a document of the recipe has it; empty where the knob sets none of its fields."""
+        *outer, last = (self.sets or "").split(".")
+        return reduce(lambda below, name: {name: below}, reversed(outer), {last: value}) if self.sets else {}
 
     def declared(self, effect: str) -> int:
         """The sign of a declared effect; 0 where none was declared."""

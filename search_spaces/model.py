@@ -320,6 +320,7 @@ def layer_traits(model: ModelSpec, number: Any) -> tuple[Any, Any]:
     return (model.experts > 0) & (place > 0) & (place % model.moe_every == 0), windowed
 
 
+@lru_cache(maxsize=256)
 def last_kind(model: ModelSpec) -> ModelSpec:
     """The kind of the last layer (which those for further tokens repeat: Megatron-LM d98e8a64, training/
     theoretical_memory_usage.py)."""

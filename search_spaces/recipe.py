@@ -169,6 +169,15 @@ class Rollout(Closed):
     # Steps that the trained rows may be older than the weights; of 0 generation and updates take turns.
     behind: Count = 0
 
+    @property
+    def mean_answer(self) -> int:
+        return self.mean_answer_tokens or self.answer_tokens
+
+    def _check(self, checks: Checks) -> None:
+        checks.require(self.share > 0, "share", "must be above 0: the engine has to hold the weights")
+        longer = f"mean_answer_tokens({self.mean_answer_tokens}) is more than answer_tokens({self.answer_tokens})"
+        checks.require(self.mean_answer_tokens <= self.answer_tokens, "mean_answer_tokens", longer)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Closed):
@@ -237,6 +246,11 @@ class Recipe(Closed):
         )
         wrong = [each for each in found if model.known and each[1] > each[2]]
         return [Problem(key, f"{own} is more than model.{size}: {has}") for key, own, has, size in wrong]
+
+    def mean_row(self, longest: int) -> int:
+        """Tokens of a row on average, where the longest ones have so many."""
+        rows = self.rollout
+        return self.mean_tokens or (rows.prompt_tokens + rows.mean_answer if rows else longest)
 
     @property
     def trains_head(self) -> bool:

@@ -128,7 +128,7 @@ def stages_apart(model: ModelSpec, columns: Mapping[str, Any]) -> list[Any]:
         apart.append(np.clip(-(-(model.dense_layers + first) // each), second, last))
     if np.any(loss_alone(model, columns)):
         apart.append(np.maximum(0, pp - 2))
-    return [*apart, last]
+    return [*apart, last] if np.any(pp > 1) else apart[:1]
 
 
 def split_of(sizes: Sequence[int], *, empty_ends: bool = False, loss_alone: bool = False) -> Split | None:

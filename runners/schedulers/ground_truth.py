@@ -39,7 +39,7 @@ FEATURES, WAVE = 16, 0.8
 # Of a run: what is dropped as warm-up.
 STARTUP_S, WARMUP_STEPS, FIRST_STEP_FACTOR = 60.0, 2, 1.5
 SIMULATED = "simulated: nothing was run; the numbers come from the physics under hidden constants"
-_PART = {TimePart.RECOMPUTE: Part.COMPUTE} | {part: Part(str(part)) for part in TimePart if part != TimePart.RECOMPUTE}
+_PART = {part: Part(str(part)) if part in {*Part} else Part.COMPUTE for part in TimePart}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from meshtune.search_spaces.physics.constants import (
     Constants,
     stacked,
 )
-from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.memory import MemoryPart, Phase, memory_parts, parts_by_phase
 from meshtune.search_spaces.physics.recipes import flops_per_token
 from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training, usable_bytes
@@ -77,7 +77,8 @@ class Estimates:
         c = self.columns
         recipe = self.training.recipe
         rows = c["micro_batch_size"] * c["grad_accum_steps"] * c["dp"] * recipe.rows_per_sample
-        return rows * (recipe.mean_tokens or self.training.model.seq_len) / self.time.step_s
+        rows = rows * (recipe.rollout.updates if recipe.rollout else 1)
+        return rows * recipe.mean_row(self.training.model.seq_len) / self.time.step_s
 
     @property
     def model_flops_per_device(self) -> FloatColumn:
@@ -97,6 +98,8 @@ def heavy_cdf(value: FloatColumn) -> FloatColumn:
 
 
 Logs = Callable[[Training, Columns, Constants], FloatColumn]
+# Of the doubt about memory the share that an engine's has not: what it tries before it starts is judged.
+ENGINE_KNOWN = 0.75
 # Half the step of the central difference in a constant's logarithm.
 STEP = 0.02
 # Rows (plans times constants, up and down) evaluated at once: a column of so many stays in a core's cache.
@@ -114,15 +117,29 @@ def estimate(training: Training, columns: Columns, calibration: Calibration = UN
 
 
 def estimate_memory(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> MemoryEstimate:
-    """The memory alone, which no speed of the cluster is needed for."""
-    constants = calibration.constants
-    slope = slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS)
-    spread = _spread(slope, calibration.covariance, calibration.memory_log_sd)
-    parts = memory_parts(training, columns, constants)
-    if training.recipe.adapter is not None:
-        # A frozen base is known to the byte: what is doubted is the rest.
-        spread = spread * (1 - parts[MemoryPart.WEIGHTS] / _total(parts))
-    return MemoryEstimate(parts, spread)
+    """The memory alone, which no speed of the cluster is needed for. Of several phases that which fits least."""
+    found = list(estimate_phases(training, columns, calibration).values())
+    least = np.argmin([one.fits(usable_bytes(training)) for one in found], axis=0)
+    parts = {part: np.choose(least, [one.parts[part] for one in found]) for part in found[0].parts}
+    return MemoryEstimate(parts, np.choose(least, [one.log_sd for one in found]))
+
+
+def estimate_phases(training: Training, columns: Columns, calibration: Calibration) -> dict[Phase, MemoryEstimate]:
+    """Of each phase of `parts_by_phase`."""
+    found, constants = {}, calibration.constants
+    for phase, parts in parts_by_phase(training, columns, constants).items():
+
+        def logs(*args: Any, phase: Phase = phase) -> FloatColumn:
+            return np.log(_total(parts_by_phase(*args)[phase]))
+
+        slope = slopes(logs, training, columns, constants, MEMORY_CONSTANTS)
+        # The engine's share is set, and a frozen base known to the byte: what is doubted is the rest.
+        known = ENGINE_KNOWN * parts.get(MemoryPart.ENGINE, 0.0) / _total(parts)
+        spread = _spread(slope, calibration.covariance, calibration.memory_log_sd * (1 - known))
+        if training.recipe.adapter is not None:
+            spread = spread * (1 - parts[MemoryPart.WEIGHTS] / _total(parts))
+        found[phase] = MemoryEstimate(parts, spread)
+    return found
 
 
 def estimate_time(training: Training, columns: Columns, calibration: Calibration = UNCALIBRATED) -> TimeEstimate:
@@ -166,6 +183,6 @@ def slopes(
     return result
 
 
-def _spread(slope: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], noise: float) -> FloatColumn:
+def _spread(slope: npt.NDArray[np.float64], covariance: npt.NDArray[np.float64], noise: Any) -> FloatColumn:
     variance: FloatColumn = np.sum(slope @ covariance * slope, axis=1) + noise**2
     return np.sqrt(variance)

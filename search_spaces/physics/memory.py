@@ -33,7 +33,8 @@ from meshtune.search_spaces.physics.framework_profiles import (
     on_device,
 )
 from meshtune.search_spaces.physics.held import Held, held_of
-from meshtune.search_spaces.physics.recipes import adapted, base_bytes, in_rows, trained_share
+from meshtune.search_spaces.physics.recipes import adapted, at_fullest, base_bytes, in_rows, trained_share
+from meshtune.search_spaces.physics.rollout import engine_of, widest_bytes
 from meshtune.search_spaces.physics.training import COMMUNICATOR_BYTES, USABLE_SHARE, Training, outside_bytes
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.recipe import Offload
@@ -41,12 +42,15 @@ from meshtune.search_spaces.stages import stages_apart
 
 
 class Phase(StrEnum):
-    """Of a training. FIRST_STEP: its passes, before the optimizer has made its state, and that step itself."""
+    """Of a training. FIRST_STEP: its passes, before the optimizer has made its state, and that step itself. STEADY: an
+    update's passes and step. GENERATION, LOG_PROBS: before updates, of reinforcement learning."""
 
     LOAD = "load"
     FIRST_STEP = "first_step"
     STEADY = "steady"
     CHECKPOINT = "checkpoint"
+    GENERATION = "generation"
+    LOG_PROBS = "log_probs"
 
 
 class MemoryPart(StrEnum):
@@ -55,7 +59,7 @@ class MemoryPart(StrEnum):
     ACTIVATIONS: kept for the backward passes of all micro-batches in flight, with the working set of the layer at hand.
     LOGITS: of the last stage's loss, with the gradients made there. GATHERED: ZeRO-3's whole weights of the units at
     hand, and reductions' buffers. BUFFERS: receive buffers, libraries' workspaces, the device's context, the
-    allocator's slack.
+    allocator's slack. ENGINE: of inference; what its share lacks to start counts as if it were there.
     """
 
     WEIGHTS = "weights"
@@ -65,6 +69,7 @@ class MemoryPart(StrEnum):
     LOGITS = "logits"
     GATHERED = "gathered"
     BUFFERS = "buffers"
+    ENGINE = "engine"
 
 
 Parts = dict[MemoryPart, FloatColumn]
@@ -77,29 +82,68 @@ WORKSPACES_SHARE = 0.25
 
 
 def memory_parts(training: Training, columns: Columns, constants: Constants) -> Parts:
-    columns = in_rows(training.recipe, columns)
+    """Of the fullest phase."""
+    return fullest(list(parts_by_phase(training, columns, constants).values()))
+
+
+def parts_by_phase(training: Training, columns: Columns, constants: Constants) -> dict[Phase, Parts]:
+    """Of later steps; where rows are generated, of an update (STEADY) and of what comes before it."""
+    columns, rollout = in_rows(training.recipe, columns, training.model.seq_len), training.recipe.rollout
     stages = stages_apart(training.model, columns)
     parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
-    return {part: value * constants.memory_factor for part, value in parts.items()}
+    parts = {part: value * constants.memory_factor for part, value in parts.items()}
+    if rollout is None:
+        return {Phase.STEADY: parts}
+    framework, engine = training.framework, engine_of(training, rollout)
+    nothing = np.zeros(len(columns["pp"]))
+    shared, awake = rollout.devices == 0, nothing + engine.stays + engine.share
+    stays = {MemoryPart.ENGINE: nothing + engine.stays * shared if rollout.sleeps else awake * shared}
+    left = dict.fromkeys(parts, nothing) | stays | {MemoryPart.BUFFERS: parts[MemoryPart.BUFFERS]}
+    # Products may add up into buffers that are made once (Megatron-Core's main gradients).
+    gradients = framework.fused_accumulation and not rollout.weights_leave
+    left[MemoryPart.GRADIENTS] = parts[MemoryPart.GRADIENTS] * gradients
+    left[MemoryPart.OPTIMIZER] = parts[MemoryPart.OPTIMIZER] * (not rollout.optimizer_leaves)
+    left[MemoryPart.WEIGHTS] = parts[MemoryPart.WEIGHTS] * (not rollout.weights_leave)
+    generation = {part: size * shared for part, size in left.items()} | {MemoryPart.ENGINE: awake}
+    short = engine.short - np.sum(list(generation.values()), axis=0)
+    generation[MemoryPart.ENGINE] = awake + np.maximum(short, 0.0)
+    row, tp, rows = training.model.seq_len / columns["cp"], columns["tp"], columns["micro_batch_size"]
+    if rollout.log_prob_rows or rollout.log_prob_tokens:
+        packed, every = rollout.log_prob_tokens / row, rows * columns["grad_accum_steps"]
+        rows = at_fullest(training.recipe, rollout.log_prob_rows, training.model.seq_len, packed, every)
+    # Of a logit the product, and a copy in float32 (OpenRLHF 0.11, models/actor.py; NeMo-RL, distributed/
+    # model_utils.py; verl's kernel needs none, but its entropy one of 16 bits, workers/actor/dp_actor.py).
+    logits = np.minimum(rows * row, FEWEST_CHUNK_TOKENS if framework.kept.loss_chunks else np.inf)
+    logits = logits * framework.padded_vocab(training.model, tp) / tp * (framework.activation_bytes + FLOAT32_BYTES)
+    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
+    gathered = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
+    log_probs = left | {
+        MemoryPart.WEIGHTS: parts[MemoryPart.WEIGHTS],
+        MemoryPart.ACTIVATIONS: rows * row * widest_bytes(training.model, tp) * constants.activation_factor,
+        MemoryPart.LOGITS: logits * constants.activation_factor,
+        MemoryPart.GATHERED: np.where(gathered, held.gathered_ends + 2 * held.gathered_unit, 0.0),
+    }
+    return {Phase.STEADY: parts | stays, Phase.GENERATION: generation, Phase.LOG_PROBS: log_probs}
 
 
 def phases(training: Training, columns: Columns, constants: Constants) -> dict[Phase, FloatColumn]:
     """Bytes at the peak of each phase. A checkpoint is read, and written, tensor by tensor, whole ones where ZeRO 3
     shards them or they are quantized; a code that keeps a float32 master makes its state before the first step, torch's
     optimizers in it."""
-    parts, framework = memory_parts(training, columns, constants), training.framework
+    by_phase, framework = parts_by_phase(training, columns, constants), training.framework
+    parts = by_phase[Phase.STEADY]
     held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
-    lasting = parts[MemoryPart.WEIGHTS] + parts[MemoryPart.BUFFERS]
+    lasting = parts[MemoryPart.WEIGHTS] + parts[MemoryPart.BUFFERS] + parts.get(MemoryPart.ENGINE, 0.0)
     states = lasting + parts[MemoryPart.OPTIMIZER]
     sharded = np.where(columns["zero_stage"] == 3, np.maximum(held.gathered_unit, held.gathered_ends), 0.0)
     quantized = 0 < training.recipe.base_bits < 16
     unit = np.maximum(sharded, training.model.layer_parameters * framework.activation_bytes * quantized)
-    steady = np.sum(list(parts.values()), axis=0)
+    peaks = {phase: np.sum(list(own.values()), axis=0) for phase, own in by_phase.items()}
+    steady = peaks[Phase.STEADY]
     lazy = 0.0 if framework.master_bytes else parts[MemoryPart.OPTIMIZER]
-    return {
+    return peaks | {
         Phase.LOAD: lasting + unit,
         Phase.FIRST_STEP: np.maximum(steady - lazy, states + parts[MemoryPart.GRADIENTS]),
-        Phase.STEADY: steady,
         Phase.CHECKPOINT: states + sharded,
     }
 
@@ -171,21 +215,33 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     return parts
 
 
+def leaving_bytes(training: Training, columns: Columns) -> FloatColumn:
+    """Of a rank of the first stage, per plan, what waits on the host while rows are generated."""
+    framework, rollout = training.framework, training.recipe.rollout
+    if rollout is None:
+        return np.zeros(len(columns["pp"]))
+    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
+    states = _states(training, framework, columns, held)
+    weights, optimizer = states[MemoryPart.WEIGHTS], states[MemoryPart.OPTIMIZER]
+    return weights * rollout.weights_leave + optimizer * rollout.optimizer_leaves
+
+
 def offloaded_bytes(training: Training, columns: Columns) -> FloatColumn:
-    """Host memory of a node per plan for an optimizer's state, and weights, that lie there; 0 where none do, or on
-    disks."""
+    """Host memory of a node per plan for an optimizer's state, and weights, that lie there, or wait there while rows
+    are generated; 0 where none do, or on disks."""
     framework, pp = training.framework, columns["pp"]
-    if not framework.host_optimizer or framework.disk_optimizer:
-        return np.zeros(len(pp))
-    held = [held_of(training, framework, columns, stage) for stage in (np.zeros_like(pp), pp - 1)]
     here = np.minimum(training.cluster.devices_per_node, columns["tp"] * pp * columns["cp"] * columns["dp"])
+    leaving: FloatColumn = here * leaving_bytes(training, columns)
+    if not framework.host_optimizer or framework.disk_optimizer:
+        return leaving
+    held = [held_of(training, framework, columns, stage) for stage in (np.zeros_like(pp), pp - 1)]
     each = framework.optimizer_bytes + framework.step_bytes
     frozen = np.zeros(len(pp))
     if training.recipe.offload is Offload.WEIGHTS:
         each += framework.weight_bytes
         frozen = np.maximum.reduce([one.frozen_shards for one in held])
     offloaded: FloatColumn = here * (np.maximum.reduce([one.optimizer_weights for one in held]) * each + frozen)
-    return offloaded
+    return leaving + offloaded
 
 
 def loaded_bytes(training: Training) -> float:

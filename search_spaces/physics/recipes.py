@@ -64,11 +64,28 @@ def flops_per_token(model: ModelSpec, recipe: Recipe) -> float:
     return model.flops_per_token - 2 * (frozen + model.vocab * model.hidden * (not recipe.trains_head))
 
 
-def in_rows(recipe: Recipe, columns: Columns) -> Columns:
-    """The columns with micro-batches counted in rows, where a sample has several."""
-    if recipe.rows_per_sample == 1:
+def in_rows(recipe: Recipe, columns: Columns, row_tokens: int) -> Columns:
+    """The columns with micro-batches counted in rows of so many tokens, where a sample has several; of generated rows,
+    which nobody pads, in as many as are at the fullest."""
+    if recipe.rows_per_sample > 1:
+        columns = {**columns, "micro_batch_size": columns["micro_batch_size"] * recipe.rows_per_sample}
+    if recipe.rollout is None:
         return columns
-    return {**columns, "micro_batch_size": columns["micro_batch_size"] * recipe.rows_per_sample}
+    size, every = columns["micro_batch_size"], columns["micro_batch_size"] * columns["grad_accum_steps"]
+    packed = recipe.rollout.update_tokens * columns["cp"] / row_tokens
+    fullest: Any = at_fullest(recipe, size, row_tokens, packed, every)
+    passes = np.ceil(every / fullest).astype(np.int64) if recipe.rollout.update_tokens else columns["grad_accum_steps"]
+    return {**columns, "micro_batch_size": fullest, "grad_accum_steps": passes}
+
+
+def at_fullest(recipe: Recipe, rows: Any, row_tokens: int, packed: Any, every: Any) -> Any:
+    """Of so many rows the tokens at the fullest, in longest rows of `row_tokens`; of passes that are packed, what one
+    may hold where that is less than `every` row. The sum of n rows strays from its mean by at most what one row does
+    and the root of n."""
+    mean = min(1.0, recipe.mean_row(row_tokens) / row_tokens)
+    if np.all(packed == 0):
+        return rows * mean + np.sqrt(rows) * (1 - mean)
+    return np.clip(packed, 1.0, every * mean + np.sqrt(every) * (1 - mean))
 
 
 def base_bytes(recipe: Recipe, framework: FrameworkProfile) -> tuple[float, float]:

@@ -17,9 +17,11 @@ from meshtune.search_spaces.model import layer_kinds
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.held import end_weights, end_weights_of, head_in_layers, sharded_weights
 from meshtune.search_spaces.physics.layer_time import LayerTime, Rank, summed
+from meshtune.search_spaces.physics.memory import leaving_bytes
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.recipes import base_bytes, in_rows
 from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
+from meshtune.search_spaces.physics.rollout import engine_of
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
 from meshtune.search_spaces.recipe import Offload
@@ -37,7 +39,9 @@ class TimePart(StrEnum):
 
     COMPUTE: forward and backward passes. RECOMPUTE: activations computed again. TP, CP, EP: collectives in the layers.
     SEND_RECEIVE: between stages. BUBBLE: stages idle while the pipeline fills and drains. DP: gradients' reduction,
-    ZeRO's gathers and the wait for the slowest replica. OPTIMIZER: the update.
+    ZeRO's gathers and the wait for the slowest replica. OPTIMIZER: the update. Of reinforcement learning, beside those
+    of all updates: GENERATION of the rows; LOG_PROBS, forward passes of all models; REFIT, the engine's weights from
+    the training's, and what leaves the device meanwhile.
     """
 
     COMPUTE = "compute"
@@ -49,6 +53,9 @@ class TimePart(StrEnum):
     BUBBLE = "bubble"
     DP = "dp"
     OPTIMIZER = "optimizer"
+    GENERATION = "generation"
+    LOG_PROBS = "log_probs"
+    REFIT = "refit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +77,24 @@ class _Stage:
 
 
 def time_parts(training: Training, columns: Columns, constants: Constants) -> dict[TimePart, FloatColumn]:
-    """Seconds per optimizer step by part, on the path that decides the step: its slowest pipeline stage.
+    """Seconds per optimizer step by part, on the path that decides the step: its slowest pipeline stage. Where rows are
+    generated, of a whole step of reinforcement learning.
 
     Raises InvalidValue where the cluster's description leaves out what a time depends on (`training.missing`).
     """
     if problems := missing(training):
         raise InvalidValue(problems)
-    recipe, columns = training.recipe, in_rows(training.recipe, columns)
-    if recipe.mean_tokens:
-        training = replace(training, model=replace(training.model, seq_len=recipe.mean_tokens))
+    recipe, tokens = training.recipe, training.recipe.mean_row(training.model.seq_len)
+    if tokens != training.model.seq_len:
+        training = replace(training, model=replace(training.model, seq_len=tokens))
+    generated = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"] * recipe.rows_per_sample
+    columns = in_rows(recipe, columns, tokens)
     floats = {name: column.astype(np.float64) for name, column in columns.items()}
     rank = Rank(training, floats, constants, Network(training.cluster, constants))
     stage, micro = _slowest_stage(rank), floats["grad_accum_steps"]
-    work = stage.work
-    return {
-        TimePart.COMPUTE: micro * (work.compute + stage.head_s + _beside_s(rank, stage)),
+    work, beside = stage.work, _beside_s(rank, stage) * (recipe.rollout is None)
+    update = {
+        TimePart.COMPUTE: micro * (work.compute + stage.head_s + beside),
         TimePart.RECOMPUTE: micro * work.recompute,
         TimePart.TP: micro * work.tp,
         TimePart.CP: micro * work.cp,
@@ -94,6 +104,22 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
         TimePart.DP: _dp_s(rank, stage) + _uploads_s(rank, stage),
         TimePart.OPTIMIZER: _optimizer_s(rank, stage),
     }
+    if (rollout := recipe.rollout) is None:
+        return update
+    # A forward pass is a third of an update without recomputation and optimizer, of other models by their weights.
+    parts = {part: rollout.updates * seconds for part, seconds in update.items()}
+    passes = [seconds for part, seconds in parts.items() if part not in (TimePart.RECOMPUTE, TimePart.OPTIMIZER)]
+    others = sum((one.parameters or training.model.parameters) for one in recipe.beside if one.runs)
+    parts[TimePart.LOG_PROBS] = (1 + others / training.model.parameters) / 3 * np.sum(passes, axis=0)
+    engine = engine_of(training, rollout)
+    generation = engine.generation_s(rank, rollout.updates * generated.astype(np.float64))
+    if rollout.behind and rollout.devices:  # beside the training: only what it takes longer is shown
+        generation = np.maximum(0.0, generation - np.sum(list(parts.values()), axis=0))
+    # Every device gathers the trained weights and writes its engine's; what leaves it meanwhile goes and comes back.
+    devices = floats["tp"] * floats["pp"] * floats["cp"] * floats["dp"] + rollout.devices
+    refit = rank.network.gather_s(engine.weights * rollout.tp, devices, 1.0)
+    moved = engine.weights / rank.rates.bytes_per_s + leaving_bytes(training, columns) / HOST_LINK_BYTES_PER_S
+    return parts | {TimePart.GENERATION: generation, TimePart.REFIT: refit + 2 * moved}
 
 
 def _beside_s(rank: Rank, stage: _Stage) -> FloatColumn:

@@ -25,6 +25,14 @@ def test_the_answer_has_the_peak_by_phase_the_setting_and_changes(shared_client)
     assert {change["effect"] for change in found["changes"]} <= {"", "changes numerics", "changes what is trained"}
 
 
+def test_generated_rows_have_a_diagram(shared_client):
+    body = {"model": "Qwen/Qwen2.5-7B", "on": "8xH100", "rollout": [512, 512], "batch": 16}
+    found = shared_client.post("/v1/fit", json=body).json()["fit"]
+    assert set(found["best"]["generated"]["p_fits"]) == {"generation", "log_probs", "steady"}
+    assert {cell["share"] for cell in found["diagram"]} >= {0.1, 0.5, 0.9}
+    assert found["fastest_cell"] in found["diagram"]
+
+
 def test_without_a_model_the_largest_is_named(shared_client):
     shown = shared_client.post("/v1/fit", json={"on": "4090", "seq": 1024}).json()
     assert shown["fit"] is None

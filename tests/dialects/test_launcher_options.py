@@ -55,6 +55,18 @@ def test_the_variables_of_mpirun_are_those_of_the_program(option, head):
     assert imported(f"mpirun -np 8 {option} -x PATH python", head).workload["env"] == {"NCCL_DEBUG": "WARN"}
 
 
+def test_a_job_of_ray_is_its_program_with_the_variables_of_its_environment():
+    runtime = '{"working_dir": ".", "env_vars": {"NCCL_DEBUG": "WARN", "HF_TOKEN": "abc", "N": 2}}'
+    start = f"ray job submit --no-wait --address=http://head:8265 --runtime-env-json='{runtime}' -- torchrun"
+    found = imported(f"{start} --nnodes 2 --nproc_per_node 4", "")
+    assert found.workload["env"] == {"NCCL_DEBUG": "WARN", "N": "2"}
+    assert (found.nodes, found.devices_per_node) == (2, 4)
+    questions, notes = remarks(found)
+    assert questions == ""
+    assert "hands the start to a cluster" in notes
+    assert "--no-wait" not in str(found.workload)
+
+
 def test_a_secret_among_the_variables_of_mpirun_is_not_copied():
     found = imported("mpirun -np 8 -x HF_TOKEN=abc -x A=$(hostname) python")
     assert "env" not in found.workload

@@ -107,7 +107,7 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.gpu_memory_utilization 0.5 --reward.remote_url r.py "
         "--actor.model_name_or_path Qwen/Qwen3-8B --train.batch_size 128 --rollout.batch_size 1024 --data.max_len 4096 "
         "--rollout.max_new_tokens 3072 --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.enable_sleep "
-        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 16384 --ckpt.save_steps 20 --ckpt.load_enable "
+        "--train.dynamic_batch_enable --train.max_tokens_per_gpu 20480 --ckpt.save_steps 20 --ckpt.load_enable "
         "--ckpt.output_dir /data/mine --logger.wandb.key mine",
         {
             "model.seq_len": 4096,
@@ -125,8 +125,8 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
             "training.rollout.share": 0.5,
             "training.rollout.sleeps": True,
             "training.rollout.graphs": True,
-            "training.rollout.update_tokens": 16384,
-            "training.rollout.log_prob_tokens": 16384,
+            "training.rollout.update_tokens": 20480,
+            "training.rollout.log_prob_tokens": 20480,
             "training.beside": [{"role": "reference"}, {"role": "value"}],
         },
         "/data/mine --ckpt.load_enable --logger.wandb.key mine --train.micro_batch_size",
@@ -137,7 +137,8 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
         "--ref_num_nodes 1 --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --pretrain Qwen/Qwen3-8B "
         "--reward_pretrain Qwen/Qwen3-4B --micro_train_batch_size 2 --train_batch_size 128 "
         "--micro_rollout_batch_size 4 --rollout_batch_size 256 --n_samples_per_prompt 4 --max_epochs 2 "
-        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 --advantage_estimator rloo --async_train --async_queue_size 2 "
+        "--prompt_max_len 1024 --generate_max_len 2048 --zero_stage 3 --adam_offload --init_kl_coef 0 "
+        "--advantage_estimator rloo --async_train --async_queue_size 2 "
         "--enforce_eager --gradient_checkpointing --save_path /data/mine --load_checkpoint",
         {
             "model.seq_len": 3072,

@@ -274,9 +274,92 @@ def test_the_physics_of_each_plan_is_that_of_the_code_that_its_knobs_make():
     at = {knob.name: number for number, knob in enumerate(space.knobs)}
     assert set(task.others.knobs) == {at["compile"], at["async_tp"]}
     places = [task.others.knobs.index(at[name]) for name in ("compile", "async_tp")]
-    assert (1, 2) not in {tuple(codes[place] for place in places) for codes in task.others.trainings}
+    assert task.others.trained is not None
+    assert task.others.trained((1, 2) if places == [0, 1] else (2, 1)) == task.training
     # Nothing is expected of what a knob declares beside the physics.
     listed = known.at(
         np.array([0, 0]), space.knobs.codes_of([plain, replace(plain, knobs={**plain.knobs, "compile": False})])
     )
     assert listed.log_step[1] - listed.log_step[0] == pytest.approx(expected(compile=False)[0] - expected()[0])
+
+
+def of_recipe(knobs: dict[str, Any], **training: Any) -> tuple[Task, Catalogue]:
+    """A task on eight devices whose knobs set fields of the recipe."""
+    spec, space = read_spec(
+        {
+            "model": {"preset": "qwen2.5-7b", "seq_len": 4096},
+            "cluster": {"preset": "dgx-h100", "nodes": 1},
+            "global_batch_size": 64,
+            "training": training,
+            "workload": {"kind": "simulated", "framework": "fsdp"},
+            "runner": "simulated",
+            "space": {"tp": [1], "pp": [1], "micro_batch_size": [1, 2], "zero_stage": [3], "recompute": ["full"]},
+            "knobs": knobs,
+        },
+        None,
+    )
+    task = task_of(spec, space, training_of(spec))
+    return task, Catalogue(task, rows_of)
+
+
+RECIPE_KNOBS: dict[str, Any] = {
+    "loss": {"values": [False, True], "env": "LOSS", "sets": "fused_loss", "memory": "more"},
+    "adam": {"values": ["adamw", "lion", "adamw_8bit"], "env": "ADAM", "sets": "optimizer"},
+    "bits": {"values": [16, 4], "env": "BITS", "sets": "base_bits", "when": "loss"},
+    "idle": {"values": [1, 2], "env": "IDLE"},
+}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "recipe"),
+    [
+        ({"loss": False, "adam": "lion"}, {"optimizer": "lion"}),
+        (
+            {"loss": True, "adam": "adamw_8bit", "bits": 16},
+            {"fused_loss": True, "optimizer": "adamw_8bit", "base_bits": 16},
+        ),
+        # Without an adapter weights of 4 bits are refused, and the recipe is the spec's.
+        ({"loss": True, "adam": "lion", "bits": 4}, {}),
+    ],
+)
+def test_the_physics_of_each_plan_is_that_of_the_recipe_that_its_knobs_make(
+    chosen: dict[str, Any], recipe: dict[str, Any]
+) -> None:
+    """An inactive knob leaves the recipe's own; what is declared beside the physics does not count."""
+    task, known = of_recipe(RECIPE_KNOBS)
+    own, _ = of_recipe({}, **recipe)
+    assert [task.space.knobs[at].name for at in task.others.knobs] == ["loss", "adam", "bits"]
+    plan = replace(task.space[1], knobs={**chosen, "idle": 2})
+    assert not task.space.explain(plan)
+    rows, expected = known.rows([plan]), rows_of(own.training, columns_of([plan]))
+    assert rows.log_step[0] == pytest.approx(expected.log_step[0])
+    assert rows.log_peak[0] == pytest.approx(expected.log_peak[0])
+
+
+ROLLOUT = {"prompt_tokens": 1024, "answer_tokens": 3072, "tp": 2}
+SHARE = {"share": {"values": [0.1, 0.3, 0.5, 0.7, 0.95], "env": "SHARE", "default": 0.5, "sets": "rollout.share"}}
+
+
+def test_a_share_of_the_engine_may_be_too_small_and_too_large() -> None:
+    """Both are out of memory. One says little of the other, and nothing of the plans between."""
+    task, known = of_recipe(SHARE, rollout=ROLLOUT)
+    plans = {value: replace(task.space[0], knobs={"share": value}) for value in SHARE["share"]["values"]}
+
+    def runs(*failed: float) -> dict[float, float]:
+        seen = [Observation(plan=plans[value], verdict=Verdict.OOM) for value in failed]
+        belief = believe(read_trials(task, seen, known), PhysicsOptions(), Hypotheses())
+        return dict(zip(plans, belief.memory(known.rows([*plans.values()])).runs.tolist(), strict=True))
+
+    before = runs()
+    assert max(before[0.1], before[0.95]) < 0.5 < 0.8 < min(before[0.3], before[0.5])
+    assert runs(0.1)[0.1] < 0.6 * before[0.1]
+    assert runs(0.1)[0.95] > 0.8 * before[0.95]
+    assert runs(0.95)[0.1] > 0.8 * before[0.1]
+    assert runs(0.1, 0.95)[0.5] > 0.9 * before[0.5]
+
+
+def test_nothing_is_expected_of_a_field_of_a_rollout_that_a_recipe_has_not() -> None:
+    task, known = of_recipe(SHARE)
+    assert task.others.knobs == ()
+    rows = known.rows([replace(task.space[0], knobs={"share": value}) for value in (0.3, 0.7)])
+    assert rows.log_peak[0] == rows.log_peak[1]

@@ -478,3 +478,72 @@ def test_a_step_of_one_micro_batch_is_not_accumulated():
     plan = fitted(micro_batch=8).given.prediction.plan
     assert plan.grad_accum_steps == 1
     assert "accumulated" not in plan_words(plan)
+
+
+GENERATED = {"model": "Qwen/Qwen2.5-7B", "rollout": (1024, 3072), "micro_batch": 2, "batch": 256}
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return fitted(**GENERATED)
+
+
+def test_where_rows_are_generated_each_phase_has_its_chance_and_its_time(generated):
+    given, rows = generated.given, generated.given.generated
+    assert given.seq_len == 4096
+    assert min(rows.p_fits.values()) == pytest.approx(given.prediction.p_fits)
+    assert {str(phase) for phase in rows.p_fits} == {"steady", "generation", "log_probs"} <= {*given.phases_bytes}
+    parts = given.prediction.speed.parts_s
+    assert sum(rows.phases_s.values()) + parts["refit"] == pytest.approx(sum(parts.values()))
+    assert (rows.wanted, rows.in_flight, rows.training_idle) == (32, 32, 0)
+    assert fitted().given is None is fitted().best.generated
+
+
+def test_the_diagram_has_a_share_for_each_micro_batch_and_the_phase_that_fits_least(generated):
+    cells = {(cell.share, cell.micro_batch): cell for cell in generated.diagram}
+    assert len(cells) == len(generated.diagram) == 9 * 6
+    small, large, wide = cells[0.1, 1], cells[0.9, 1], cells[0.3, 32]
+    assert (small.phase, small.waits, large.phase, wide.phase) == ("generation", True, "generation", "steady")
+    assert max(small.p_fits, large.p_fits, wide.p_fits) < 0.1
+    best = generated.fastest_cell
+    assert best.p_fits >= SURE
+    assert not best.waits
+    assert all(cell.step_s >= best.step_s for cell in cells.values() if cell.p_fits >= SURE and not cell.waits)
+    assert cells[0.5, 2].p_fits == pytest.approx(generated.given.prediction.p_fits)
+    assert not fitted().diagram
+
+
+def test_engines_of_their_own_are_idle_or_the_training_is():
+    asked = question(**GENERATED)
+    apart = replace(asked.spec.training.rollout, devices=8, behind=1)
+    asked = replace(asked, spec=replace(asked.spec, training=replace(asked.spec.training, rollout=apart)))
+    setting = asked.best(columns_of([asked.spec.baseline]))
+    rows, step_s = setting.generated, setting.prediction.speed.step_s.value
+    training_s = rows.phases_s["steady"] + rows.phases_s["log_probs"]
+    longest = max(rows.phases_s["generation"], training_s)
+    assert step_s == pytest.approx(longest + setting.prediction.speed.parts_s["refit"])
+    assert rows.training_idle == pytest.approx(max(0.0, 1 - training_s / longest), abs=0.01)
+    assert min(rows.training_idle, rows.engines_idle) == pytest.approx(0, abs=0.01)
+
+
+def test_changes_of_the_engine_are_among_those_that_are_offered():
+    asked = question(**GENERATED, program="deepspeed")
+    awake = replace(asked.spec.training.rollout, sleeps=False, share=0.8)
+    asked = replace(asked, spec=replace(asked.spec, training=replace(asked.spec.training, rollout=awake)))
+    words = [change.words for change in fit(asked).changes]
+    assert "the engine sleeps for an update" in words
+    assert any(word.startswith("a smaller share") for word in words)
+
+
+def test_the_command_draws_the_diagram(tmp_path):
+    words = ("Qwen/Qwen2.5-7B", "--on", "8xH100", "--rollout", "1024", "3072", "--micro-batch", "2", "--batch", "64")
+    shown = run_meshtune(tmp_path, "fit", *words).out
+    assert "log-probabilities: P(fits)" in shown
+    assert "rows in flight in an engine: 8 of 8" in shown
+    assert any("0.1" in line and "g" in line for line in shown.splitlines())
+    assert sum("*" in line for line in shown.splitlines()) >= 2
+
+
+def test_a_rollout_is_two_numbers():
+    with pytest.raises(InvalidValue, match="rollout"):
+        said(model="qwen3-8b", on="8xH100", rollout=(1,))

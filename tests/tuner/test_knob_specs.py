@@ -10,6 +10,7 @@ from meshtune.runners.programs.workloads.torch import TorchWorkload
 from meshtune.search_spaces.presets import knob_catalogs
 from meshtune.tuner.campaign.spec import Acceptance, job_of
 from meshtune.tuner.specs.document import InvalidSpec, commands_named, parse_yaml
+from meshtune.tuner.specs.knobs import read_catalogs
 from meshtune.tuner.specs.read import read_spec
 from meshtune.tuner.store.rows import decode_spec, encode_spec
 
@@ -197,3 +198,36 @@ def test_a_baseline_with_wrong_knobs_is_refused(baseline: str, message: str) -> 
 def test_only_what_a_catalog_has_is_told_to_a_job_without_the_scope_command(more: str, needing: list[str]) -> None:
     found = [problem.path for problem in commands_named(document(more))]
     assert (not found and not needing) or any(path in needing for path in found)
+
+
+@pytest.mark.parametrize(
+    ("sets", "values", "path", "words"),
+    [
+        ("rollout.shar", "[0.5]", "rollout.shar", "is not a known key; did you mean 'share'?"),
+        ("rollout.tp.more", "[1]", "rollout.tp", "must be integer"),
+        ("rollout", "[1]", "rollout", "must be a mapping of keys, not 1"),
+        ("rollout.share", "[0.5, 1.5]", "rollout.share", "must be at most 1, not 1.5"),
+        ("base_bits", "[16, 5]", "base_bits", "must be one of 0, 4, 8, 16, 32, not 5"),
+        ("optimizer", "[lion, tiger]", "optimizer", "must be 'adamw'"),
+    ],
+)
+def test_a_knob_sets_a_field_that_the_recipe_has_and_its_values_fit(
+    sets: str, values: str, path: str, words: str
+) -> None:
+    told = problems(f"knobs: {{a: {{values: {values}, env: A, sets: {sets}}}}}")
+    assert list(told) == [f"knobs.a.sets.{path}"]
+    assert words in told[f"knobs.a.sets.{path}"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "values"),
+    [("fused_loss", "[false, true]"), ("base_bits", "[16, 4]"), ("rollout.behind", "[0, 1]"), ("adapter.rank", "[8]")],
+)
+def test_a_field_that_needs_another_one_may_be_set(sets: str, values: str) -> None:
+    spec, _ = read_spec(document(f"knobs: {{a: {{values: {values}, env: A, sets: {sets}}}}}"), None)
+    assert spec.knobs[0].sets == sets
+    assert decode_spec(encode_spec(spec)) == spec
+
+
+def test_catalogs_set_fields_that_the_recipe_has() -> None:
+    assert read_catalogs()

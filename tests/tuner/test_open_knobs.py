@@ -108,6 +108,7 @@ SAID = [
     "verl_fsdp",
     "verl_megatron",
     "openrlhf",
+    "openrlhf_flat",
     "trl_grpo",
 ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ import numpy as np
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import Columns, columns_of, rows, value_of
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.estimate import log_peak, log_step
+from meshtune.search_spaces.physics.estimate import estimate_phases, log_peak, log_step
 from meshtune.search_spaces.physics.memory import Phase, phases
+from meshtune.search_spaces.physics.rollout import engine_of
+from meshtune.search_spaces.physics.timing import TimePart, time_parts
 from meshtune.search_spaces.physics.training import Training, missing, usable_bytes
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan, Recompute
-from meshtune.search_spaces.recipe import Adapter, Offload, Optimizer, Recipe
+from meshtune.search_spaces.recipe import Adapter, Offload, Optimizer, Recipe, Rollout
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.units import gibibytes
@@ -41,7 +43,35 @@ _AXES = ("recompute", "micro_batch_size", "zero_stage", "zero_group", "tp", "cp"
 # What a change does beside memory and time.
 NUMERICS, TRAINED = "changes numerics", "changes what is trained"
 _DERIVED = ("dp", "grad_accum_steps")
+SHARES = {tenths / 10 for tenths in range(1, 10)}
 _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)", "ZeRO 3 (FULL_SHARD)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """Of a setting whose rows are generated. p_fits, phases_s: of the phases of a step. wanted, in_flight: rows of one
+    engine at once at the most, and as many as there is room for with answers of mean length: where they are fewer,
+    others wait. *_idle: the share of a step in which devices of their own wait."""
+
+    p_fits: Mapping[Phase, float]
+    wanted: float
+    in_flight: float
+    phases_s: Mapping[Phase, float]
+    training_idle: float
+    engines_idle: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One share of the engine with one micro-batch. phase: the one that fits least, with p_fits. waits: of the rows
+    that an engine may have in flight some find no room (vLLM preempts them: slow, and alive)."""
+
+    share: float
+    micro_batch: int
+    p_fits: float
+    phase: Phase
+    waits: bool
+    step_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +91,7 @@ class Setting:
     phases_bytes: Mapping[Phase, float]
     price_per_1e9_tokens: float | None
     wh_per_1e9_tokens: float | None
+    generated: Generated | None
     effect: str = ""
     gain_bytes: float = 0.0
     time_share: float | None = None
@@ -122,7 +153,9 @@ class FitQuestion:
         plan = Plan(**{name: value_of(name, int(one[name][0])) for name in PLAN_FIELDS})
         prediction, own = outlook.of(row, plan), outlook.training
         speed = prediction.speed
-        hours = plan.world_size * TOKENS / speed.tokens_per_s.value / 3600 if speed else None
+        rollout = own.recipe.rollout
+        devices = plan.world_size + (rollout.devices if rollout else 0)
+        hours = devices * TOKENS / speed.tokens_per_s.value / 3600 if speed else None
         by_phase = phases(own, one, self.basis.calibration.constants)
         return Setting(
             words=plan_words(plan),
@@ -134,6 +167,32 @@ class FitQuestion:
             phases_bytes={phase: float(size[0]) for phase, size in by_phase.items()},
             price_per_1e9_tokens=hours and cluster.device_hour_price and hours * cluster.device_hour_price,
             wh_per_1e9_tokens=hours and cluster.device.power_w and hours * cluster.device.power_w,
+            generated=self._generated(own, rollout, one, prediction) if rollout else None,
+        )
+
+    def _generated(self, own: Training, rollout: Rollout, one: Columns, prediction: Prediction) -> Generated:
+        plan, calibration, idle = prediction.plan, self.basis.calibration, (0.0, 0.0)
+        step_rows = rollout.updates * plan.micro_batch_size * plan.grad_accum_steps * plan.dp
+        rows, most, _ = engine_of(own, rollout).flight(np.array([step_rows]), plan.world_size)
+        seconds: dict[Phase, float] = {}
+        if speed := prediction.speed:
+            # Engines that run ahead, beside nothing: no step waits for their longest answers.
+            apart = replace(rollout, behind=0, answer_tokens=rollout.mean_answer) if rollout.behind else rollout
+            alone = replace(own, recipe=replace(own.recipe, rollout=apart))
+            parts = {part: float(time[0]) for part, time in time_parts(alone, one, calibration.constants).items()}
+            seconds = {phase: parts.pop(TimePart(phase)) for phase in (Phase.GENERATION, Phase.LOG_PROBS)}
+            busy = parts.pop(TimePart.REFIT) + seconds[Phase.GENERATION]
+            seconds[Phase.STEADY] = sum(parts.values())
+            if rollout.devices:
+                idle = speed.shares[TimePart.GENERATION], 1 - busy / speed.step_s.value
+        sizes = estimate_phases(own, one, calibration).items()
+        return Generated(
+            p_fits={phase: float(size.fits(usable_bytes(own))[0]) for phase, size in sizes},
+            wanted=min(float(rows[0]), rollout.max_rows),
+            in_flight=float(most[0]),
+            phases_s=seconds,
+            training_idle=idle[0],
+            engines_idle=idle[1],
         )
 
 
@@ -143,8 +202,9 @@ class Fit:
     nearest to fit. given: the user's own. largest_micro_batch, longest_sequence: the fastest plan that is safe with the
     most of it; null where nothing fits. changes: each alone, from the given setting, else from the best; by what they
     cost of time, and behind the others those of what is trained. enough: a change that makes it fit; null where
-    something fits, or nothing would. notes: what a launch leaves open, and what is taken for it; of devices, what would
-    help where no change is enough."""
+    something fits, or nothing would. diagram: where rows are generated, shares of the engine with micro-batches of the
+    given setting, else of the best; fastest_cell: of its safe ones. notes: what a launch leaves open, and what is taken
+    for it; of devices, what would help where no change is enough."""
 
     cluster: str
     seq_len: int
@@ -155,6 +215,8 @@ class Fit:
     longest_sequence: Setting | None
     changes: tuple[Setting, ...]
     enough: Setting | None
+    diagram: tuple[Cell, ...]
+    fastest_cell: Cell | None
     notes: tuple[str, ...]
     basis: str
 
@@ -185,6 +247,8 @@ def fit(question: FitQuestion) -> Fit:
         longest = _largest(SEQUENCES, lambda tokens: question.best(layouts, even, tokens))
     else:  # of the recipe, in any layout
         enough = next((one for one in chain(changes, _of_recipe(question, start, layouts)) if one.safe), None)
+    diagram = tuple(_diagram(question, start.prediction.plan))
+    safe = [cell for cell in diagram if cell.p_fits >= SURE and cell.step_s is not None]
     needs = [] if best.safe or enough else [_devices_needed(question)]
     return Fit(
         cluster=f"{spec.cluster.devices} x {spec.cluster.device.name}",
@@ -196,9 +260,27 @@ def fit(question: FitQuestion) -> Fit:
         longest_sequence=longest,
         changes=changes,
         enough=enough,
+        diagram=diagram,
+        fastest_cell=min(safe, key=lambda cell: (cell.waits, cell.step_s or 0.0), default=None),
         notes=(*question.notes, *needs),
         basis=basis.judged(training_of(spec), [best.prediction.speed]).words,
     )
+
+
+def _diagram(question: FitQuestion, plan: Plan) -> Iterator[Cell]:
+    recipe, each = question.spec.training, plan.micro_batch_size * plan.grad_accum_steps
+    if (rollout := recipe.rollout) is None:
+        return
+    sizes = {plan.micro_batch_size, *(2**power for power in range(11) if each % 2**power == 0)}
+    for share, size in product(sorted({rollout.share, *SHARES}), sorted(sizes)):
+        packed = size * question.spec.model.seq_len * (rollout.update_tokens > 0)
+        own = replace(recipe, rollout=replace(rollout, share=share, update_tokens=packed))
+        setting = question.best(columns_of([replace(plan, micro_batch_size=size, grad_accum_steps=each // size)]), own)
+        rows, speed = setting.generated, setting.prediction.speed
+        assert rows is not None
+        phase, p_fits = min(rows.p_fits.items(), key=lambda one: one[1])
+        waits, step_s = rows.in_flight < rows.wanted, speed.step_s.value if speed else None
+        yield Cell(share, size, p_fits, phase, waits, step_s)
 
 
 def _devices_needed(question: FitQuestion) -> str:
@@ -282,6 +364,14 @@ def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterato
         ("optimizer offloaded", "", {"offload": Offload.OPTIMIZER}),
         ("optimizer and weights offloaded", "", {"offload": Offload.WEIGHTS}),
     ]
+    if rollout := recipe.rollout:
+        offered += [
+            ("weights offloaded for a generation", "", {"rollout": replace(rollout, weights_leave=True)}),
+            ("optimizer offloaded for a generation", "", {"rollout": replace(rollout, optimizer_leaves=True)}),
+            ("the engine sleeps for an update", "", {"rollout": replace(rollout, sleeps=True)}),
+            ("a smaller share", "", {"rollout": replace(rollout, share=max(0.1, rollout.share - 0.1))}),
+            (f"an engine over {2 * rollout.tp} devices", "", {"rollout": replace(rollout, tp=2 * rollout.tp)}),
+        ]
     shared = device.shares_host_memory or device.kind is DeviceKind.CPU
     stages = np.where(columns["dp"] * columns["cp"] > 1, columns["zero_stage"], program.get("stage_alone", 0))
     for words, effect, fields in offered:

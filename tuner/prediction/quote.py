@@ -51,6 +51,9 @@ PART_WORDS: dict[TimePart, str] = {
     TimePart.BUBBLE: "pipeline bubble",
     TimePart.DP: "data-parallel communication",
     TimePart.OPTIMIZER: "optimizer",
+    TimePart.GENERATION: "generation",
+    TimePart.LOG_PROBS: "log-probabilities",
+    TimePart.REFIT: "refit of the engine",
 }
 # Differences below this share of the compared step are left out.
 MIN_SHARE = 0.005

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
-from math import prod
+from functools import cache, reduce
 from typing import Annotated, Protocol
 
 import numpy as np
 
+from meshtune.runners.documents import merged, plain, read_value
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.checks import Checked, Checks, InvalidValue, Limit, Positive, UserError
 from meshtune.search_spaces.knob_values import KnobValue, KnobValues, same_value
 from meshtune.search_spaces.knobs import KnobSet
 from meshtune.search_spaces.physics.constants import UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.recipes import with_recipe
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
+from meshtune.search_spaces.recipe import Recipe
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.eligibility import numerics_kept, value_in
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Choice, Proposal, Trial
-
-# Combinations of values that make another code of a workload.
-MAX_CODES = 64
 
 
 class SearchError(UserError):
@@ -79,11 +78,11 @@ class PastCampaign(Checked):
 
 @dataclass(frozen=True, slots=True)
 class OtherCodes:
-    """The trainings of plans whose knobs make another code of the workload, such as a compiled one: by the codes of the
-    values of the knobs at these positions."""
+    """The trainings of plans whose knobs make another code of the workload, such as a compiled one, or set fields of
+    the recipe: by the codes of the values of the knobs at these positions."""
 
     knobs: tuple[int, ...] = ()
-    trainings: Mapping[tuple[int, ...], Training] = field(default_factory=dict)
+    trained: Callable[[tuple[int, ...]], Training] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,23 +138,22 @@ def task_of(spec: CampaignSpec, space: Space, training: Training) -> Task:
 
 
 def other_codes(spec: CampaignSpec, knobs: KnobSet, training: Training) -> OtherCodes:
-    """Values that exclude each other, and more than MAX_CODES combinations, have none of their own."""
-
-    listed = tuple(knobs)
+    """Values that exclude each other, or that the recipe refuses, leave the training as it is."""
+    own = plain(training.recipe)
 
     def trained(codes: Mapping[int, int]) -> Training:
-        values = KnobValues({listed[at].name: listed[at].values[code - 1] for at, code in codes.items() if code})
+        values = [(knobs[at], knobs[at].values[code - 1]) for at, code in codes.items() if code]
+        options = KnobValues({knob.name: value for knob, value in values if knob.way == "option"})
         try:
-            return replace(training, framework=workload_of(spec, Plan(knobs=values)).framework)
+            workload = workload_of(spec, Plan(knobs=options))
+            recipe = read_value(Recipe, reduce(merged, (one.in_recipe(value) for one, value in values), own))
+            return replace(training, framework=with_recipe(workload.framework, recipe), recipe=recipe)
         except InvalidValue:
             return training
 
-    told = {at: range(len(knob.values) + 1) for at, knob in enumerate(listed) if knob.way == "option"}
-    choosing = {at: codes for at, codes in told.items() if any(trained({at: code}) != training for code in codes)}
-    if prod(map(len, choosing.values())) > MAX_CODES:
-        return OtherCodes()
-    every = {codes: trained(dict(zip(choosing, codes, strict=True))) for codes in product(*choosing.values())}
-    return OtherCodes(tuple(choosing), {codes: one for codes, one in every.items() if one != training})
+    told = {at: range(len(knob.values) + 1) for at, knob in enumerate(knobs) if knob.sets or knob.way == "option"}
+    choosing = [at for at, codes in told.items() if any(trained({at: code}) != training for code in codes)]
+    return OtherCodes(tuple(choosing), cache(lambda codes: trained(dict(zip(choosing, codes, strict=True)))))
 
 
 def history(spec: CampaignSpec, trials: Sequence[Trial]) -> list[Observation]:

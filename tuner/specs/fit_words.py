@@ -81,12 +81,15 @@ class FitWords(Closed):
     optimizer: Optimizer | None = None
     # Tokens of each row of the data: memory is then that of its longest rows, speed that of the mean.
     lengths: tuple[Whole, ...] = ()
+    # The rows are generated: tokens of the longest prompt, and of the longest answer.
+    rollout: tuple[Whole, ...] = ()
     # Of an hour of one device, in any currency.
     price: Annotated[float, Limit(above=0, high=1e30)] | None = None
 
     def _check(self, checks: Checks) -> None:
         known = f"no program is called {self.program!r}; {did_you_mean(self.program, PROGRAMS)}"
         checks.require(self.program in PROGRAMS, "program", known)
+        checks.require(len(self.rollout) in (0, 2), "rollout", "must be tokens of a prompt, and of an answer")
         for name in ("model", "on"):
             checks.require(len(getattr(self, name)) <= MAX_NAME, name, f"has more than {MAX_NAME} letters")
 
@@ -117,7 +120,7 @@ def spec_document(words: FitWords, here: bool = False) -> tuple[dict[str, Any], 
     plain = {"micro_batch_size": words.micro_batch, "zero_stage": program["zero_stage"] if devices > 1 else 0}
     document = {
         "name": "fit",
-        "model": {**model, "seq_len": words.seq or max(words.lengths, default=SEQ_LEN)},
+        "model": {**model, "seq_len": words.seq or sum(words.rollout) or max(words.lengths, default=SEQ_LEN)},
         "training": {**program.get("recipe", {}), **training},
         "cluster": cluster,
         "global_batch_size": words.batch or devices * -(-BATCH // devices),
@@ -146,6 +149,7 @@ def _training(words: FitWords) -> dict[str, Any]:
         "base_bits": 4 if words.method == Method.QLORA else None,
         "optimizer": words.optimizer,
         "mean_tokens": max(1, round(float(mean))) if words.lengths else None,
+        "rollout": dict(zip(("prompt_tokens", "answer_tokens"), words.rollout, strict=False)) or None,
     }
     return _said(section)
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from meshtune.runners.documents import read_value
+from meshtune.runners.documents import merged, read_value
 from meshtune.runners.json_files import shown
 from meshtune.runners.programs.dialects.base import Imported
 from meshtune.runners.programs.dialects.config_import import at
 from meshtune.runners.programs.launch_words import laid_over, shell_words
 from meshtune.runners.programs.workloads.knobs import names_of
-from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean
+from meshtune.search_spaces.checks import MAX_WHOLE, InvalidValue, Problem, did_you_mean, problems_as
 from meshtune.search_spaces.conditions import Domain, parse_condition
 from meshtune.search_spaces.knob import Knob, KnobKind
 from meshtune.search_spaces.knob_values import KnobValue, is_number, readings, word
@@ -22,8 +22,10 @@ from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES, in_full
 from meshtune.search_spaces.presets import knob_catalogs, opening
+from meshtune.search_spaces.recipe import Recipe
 
 CATALOGS, KNOBS = "catalogs", "knobs"
+_ANY_ROLLOUT = {"rollout": {"prompt_tokens": 1, "answer_tokens": MAX_WHOLE, "devices": 1}}
 
 
 def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
@@ -60,7 +62,15 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
 
 def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
-    return read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
+    knob = read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
+    for value in knob.values if knob.sets else ():
+        recipe = merged(_ANY_ROLLOUT, knob.in_recipe(value))
+        try:
+            read_value(Recipe, recipe)
+        except InvalidValue:
+            with problems_as(InvalidValue, "sets"):
+                read_value(Recipe, {"adapter": {}, **recipe})
+    return knob
 
 
 def with_open_knobs(

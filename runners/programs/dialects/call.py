@@ -386,7 +386,6 @@ def _environment(found: Call, remarks: Remarks) -> dict[str, str]:
     kept, said = {}, dict(found.changed)
     for tool, options in found.under:
         said |= exported(around_of(tool), options)
-        # Of `ray job submit`.
         own = mapping_in("env.json", option_value(options, "--runtime-env-json") or "", (".json",)).get("env_vars")
         said |= {name: str(value) for name, value in own.items()} if isinstance(own, Mapping) else {}
     for name, value in said.items():

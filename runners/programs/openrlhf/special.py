@@ -38,10 +38,10 @@ def dynamic(reading: Reading) -> None:
     if truth(reading.get(reading.first(("train.dynamic_batch_enable", "use_dynamic_batch")))):
         tokens = _whole(reading, 16192, "train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
         scored = _whole(reading, tokens, "rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
-        rows = max(1, tokens // reading.fields["model.seq_len"])
+        rows = 1 << max(1, tokens // reading.fields["model.seq_len"]).bit_length() - 1  # which divide a batch
         reading.fields |= {f"{_ROLLOUT}.update_tokens": tokens, f"{_ROLLOUT}.log_prob_tokens": scored}
         reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows
-        reading.note(f"a pass takes {tokens} tokens, however many rows: {rows} of full length are counted")
+        reading.note(f"a pass takes {tokens} tokens, however many rows: {rows} of full length count")
 
 
 def rollout(reading: Reading) -> None:

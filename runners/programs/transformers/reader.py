@@ -56,8 +56,7 @@ def read_launch(launch: Launch) -> Imported:
     # Knobs of the program, where its script is known to read all arguments, and of DeepSpeed's file.
     program = reading.table.lists["program"]
     known = reading.variant != "trainer" or re.search(program["parser"], script_of(launch).text)
-    of_stage = program.get(reading.fields.get("stage"), program.get("catalogs", ""))
-    own = of_stage.split() if known else []
+    own = program.get(reading.fields.get("stage"), program.get("catalogs", "")).split() if known else []
     catalogs = (*own, *(DEEPSPEED.words("program.catalogs") if reading.sharding.settings is not None else ()))
     return reading.imported(workload, space=_space(reading), catalogs=catalogs, given=said)
 

@@ -71,12 +71,11 @@ def generated_row(reading: TrainerReading) -> None:
 
 
 def rollout(reading: TrainerReading) -> None:
-    """What generates: vLLM with a share of the devices, a server of its own, or the model itself, whose rows are all in
-    flight; and the updates of a generation, of whose rows an update has the global batch."""
+    """What generates: vLLM with a share of the devices, a server of its own, or the model itself, with `each` device's
+    rows all in flight; and the updates of a generation, of whose rows an update has the global batch."""
     fields, vllm = reading.fields, bool(truth(reading.get("--use_vllm")))
     rows, passes = (reading.whole(f"--{name}") for name in ("generation_batch_size", "steps_per_generation"))
     micro, own = (fields.get(name) or 1 for name in ("micro_batch_size", "grad_accum_steps"))
-    # Of a device.
     devices = (fields.get("nodes") or 1) * (fields.get("devices_per_node") or 1)
     each = rows // devices if rows else (passes or own) * micro
     fields |= {

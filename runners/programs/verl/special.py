@@ -60,12 +60,15 @@ def rollout(reading: Reading) -> None:
 
 def beside(reading: Reading) -> None:
     """A reference is the model without its adapter where there is one; else its weights are as the actor's, float32
-    unless said (engine/fsdp.yaml, model_dtype). A critic belongs to advantages by GAE, the default."""
+    unless said (engine/fsdp.yaml, model_dtype), or on the host but for its pass. A critic belongs to advantages by GAE,
+    the default."""
     found, critic = list[dict[str, object]](), truth(reading.get("critic.enable"))
     if any(truth(reading.get(name)) for name in (f"{_ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")):
         plain = reading.get("actor_rollout_ref.ref.fsdp_config.model_dtype") in ("bf16", "bfloat16", "fp16")
         bits = 16 if plain or kind(reading) == "megatron" else 32
-        found.append({"role": "reference", "bits": 0 if reading.fields.get("method") == "lora" else bits})
+        places = (f"actor_rollout_ref.ref.{name}.param_offload" for name in ("fsdp_config", "megatron"))
+        away = any(truth(reading.get(name)) for name in places) or reading.fields.get("method") == "lora"
+        found.append({"role": "reference", "bits": 0 if away else bits})
     if critic or (critic is None and (reading.get("algorithm.adv_estimator") or "gae") == "gae"):
         found.append({"role": "value"})
     if truth(reading.get("reward_model.enable")):

@@ -45,6 +45,9 @@ def fit(
         Path | None,
         typer.Option(metavar="FILE", help="A row's tokens in each line: memory is of the longest ones."),
     ] = None,
+    rollout: Annotated[
+        tuple[int, int] | None, typer.Option(metavar="PROMPT ANSWER", help="Generated rows: tokens of the longest.")
+    ] = None,
     price: Annotated[float | None, typer.Option(help="Of a device's hour.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -75,6 +78,7 @@ def fit(
             rank=rank,
             optimizer=optimizer,
             lengths=lengths and (read_file(lengths, JSON_LIMITS.max_bytes, regular=False).split() or [""]),
+            rollout=rollout,
             price=price,
         )
         if not what:

@@ -16,6 +16,9 @@ from meshtune.tuner.prediction.memory_needs import LOADED, OFFLOADED, SURE
 from meshtune.tuner.prediction.predict import Prediction
 
 WORDS = {"load": "loading", "first_step": "first step", "steady": "later steps", "checkpoint": "writing a checkpoint"}
+WORDS |= {"generation": "generation", "log_probs": "log-probabilities"}
+# In the diagram, of the phase that fails.
+LETTERS = {"generation": "g", "log_probs": "p", "steady": "u"}
 
 
 def fit_parts(fit: Fit) -> Iterator[Table | Text]:
@@ -36,6 +39,8 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield Text(f"largest micro-batch: {most.prediction.plan.micro_batch_size:,}: {_peak(most)}: {most.words}")
     if (most := fit.longest_sequence) is not None:
         yield Text(f"longest sequence: {most.seq_len:,}: {_peak(most)}: {most.words}")
+    if fit.diagram:
+        yield _diagram(fit)
     if fit.changes:
         yield _changes(fit)
     yield from (Text(f"note: {note}") for note in fit.notes)
@@ -82,6 +87,13 @@ def _setting(name: str, setting: Setting) -> Iterator[Text]:
     phases = {WORDS[phase]: size for phase, size in setting.phases_bytes.items()}
     yield Text(f"with rows of {setting.seq_len:,} tokens: {_sizes(phases)}")
     yield from map(Text, prediction_lines(setting.prediction))
+    if (own := setting.generated) is not None:
+        for phase, chance in own.p_fits.items():
+            free = max(0.0, 1 - setting.phases_bytes[phase] / setting.prediction.device_bytes)
+            takes = f", {seconds(own.phases_s[phase])}" if own.phases_s else ""
+            yield Text(f"{WORDS[phase]}: P(fits) {percent(chance)}, {percent(free)} of the memory free{takes}")
+        idle = f"idle: training {percent(own.training_idle)}, engines {percent(own.engines_idle)}"
+        yield Text(f"rows in flight in an engine: {number(own.in_flight)} of {number(own.wanted)}; {idle}")
     price, energy = setting.price_per_1e9_tokens, setting.wh_per_1e9_tokens
     costs = [] if price is None else [f"price {number(price)}"]
     costs += [] if energy is None else [f"{number(energy / 1000)} kWh"]
@@ -99,6 +111,22 @@ def _peak(setting: Setting) -> str:
 
 def _time(change: Setting) -> str:
     return "" if change.time_share is None else f"{round(100 * change.time_share) or 0:+d} %"
+
+
+def _diagram(fit: Fit) -> Table:
+    """P(fits) of the phase that fits least, with its letter where that is not safe."""
+    sizes = sorted({cell.micro_batch for cell in fit.diagram})
+    legend = "g: generation, p: log-probabilities, u: update does not fit; ~: rows wait; *: the fastest"
+    heads = [str(size) for size in sizes]
+    table = new_table(f"Share of the engine, by micro-batch ({legend})", "share", *heads, right=heads)
+    cells = {(cell.share, cell.micro_batch): cell for cell in fit.diagram}
+    for share in sorted({cell.share for cell in fit.diagram}):
+        row = []
+        for cell in (cells[share, size] for size in sizes):
+            marks = LETTERS[cell.phase] * (cell.p_fits < SURE) + "~" * cell.waits + "*" * (cell == fit.fastest_cell)
+            row.append(f"{percent(floor(100 * cell.p_fits) / 100)} {marks}".rstrip())
+        table.add_row(f"{share:g}", *row)
+    return table
 
 
 def _changes(fit: Fit) -> Table:

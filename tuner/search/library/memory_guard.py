@@ -32,6 +32,8 @@ from meshtune.tuner.search.physics.weighing import Hypotheses, moments
 
 # Observations of memory that the belief holds to where the space is too large for more, as in `physics.search`.
 FEW = 24
+# Combinations of values that the physics works out one by one, as thousands of plans are listed at each ask.
+MAX_CODES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,7 +104,7 @@ class MemoryGuard:
         """listing: of the plans to choose from; None: all of a space without knobs."""
         catalogue = self._catalogue
         if catalogue is None or catalogue.task is not task:
-            catalogue = self._catalogue = Catalogue(task, rows_of)
+            catalogue = self._catalogue = Catalogue(task, rows_of, MAX_CODES)
         trials, scales = read_trials(task, seen, catalogue), None
         if catalogue.knobs is not None:
             trials, scales = fitted(trials, catalogue.knobs, Hypotheses())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -13,28 +14,34 @@ import numpy.typing as npt
 from meshtune.search_spaces.columns import Columns, FloatColumn, columns_of
 from meshtune.search_spaces.columns import rows as columns_at
 from meshtune.search_spaces.knobs import Codes
-from meshtune.search_spaces.physics.estimate import log_peak, log_step
+from meshtune.search_spaces.physics.estimate import log_step
 from meshtune.search_spaces.physics.training import Training, with_usual_speeds
-from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.search.base import Task
+from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.tuner.search.base import OtherCodes, Task
 from meshtune.tuner.search.physics.knob_effects import KnobEffects, part_shares
-from meshtune.tuner.search.physics.prior import Matrix, Rows, RowsOf
+from meshtune.tuner.search.physics.prior import Matrix, Rows, RowsOf, log_peak_of
 
 # Plans whose slopes are worked out at once.
 MAX_SLOPED = 20_000
+# Plans whose costs are kept, by the physics with their knobs: some tens of MB.
+MAX_KEPT = 100_000
 
 
 class Catalogue:
     """The physics' rows of one task's legal layouts; with slopes where there are at most MAX_SLOPED. All that a search
-    keeps between its asks, since the task alone determines it. knobs: what they can do; None where there are none."""
+    keeps between its asks, since the task alone determines it. knobs: what they can do; None where there are none.
+    most_codes: of more combinations of values the physics expects nothing, where all are looked at."""
 
-    def __init__(self, task: Task, rows_of: RowsOf) -> None:
+    def __init__(self, task: Task, rows_of: RowsOf, most_codes: float = inf) -> None:
         self.task = task
+        codes = prod(len(task.space.knobs[at].values) for at in task.others.knobs)
+        self._others = task.others if codes <= most_codes else OtherCodes()
         self._rows_of = rows_of
         self._away: FloatColumn | None = None
+        self._costs: dict[bytes, FloatColumn] = {}
         self.complete = len(task.space) <= MAX_SLOPED
         self.legal = self.physics(task.space.columns, sloped=self.complete)
-        self.knobs = KnobEffects.of(task.space.knobs, task.others.knobs) if task.space.knobs.searched else None
+        self.knobs = KnobEffects.of(task.space.knobs, self._others.knobs) if task.space.knobs.searched else None
         self._shares = None if self.knobs is None else self._shares_of(task.training, task.space.columns)
 
     def refitted(self, away: FloatColumn) -> Catalogue:
@@ -56,8 +63,8 @@ class Catalogue:
         rows = self._layouts(index) if sloped else self.legal.take(index)
         if self.knobs is None or codes is None or self._shares is None:
             return rows
-        rows = self.knobs.attach(rows, codes, self._shares[index])
-        return self._by_code(rows, codes, columns_at(self.task.space.columns, index))
+        rows = self._by_code(rows, codes, columns_at(self.task.space.columns, index))
+        return self.knobs.attach(rows, codes, self._shares[index])
 
     def default_codes(self, index: npt.NDArray[np.int64]) -> Codes | None:
         """Of the knobs at their defaults, for the layouts at these positions; None without knobs."""
@@ -69,28 +76,36 @@ class Catalogue:
         if self.knobs is None or shares is None:
             return rows
         codes = self.task.space.knobs.known_codes(plans)
-        rows = self.knobs.attach(rows, codes, shares)
-        return rows if campaign else self._by_code(rows, codes, columns_of(plans))
+        rows = rows if campaign else self._by_code(rows, codes, columns_of(plans))
+        return self.knobs.attach(rows, codes, shares)
 
     def _by_code(self, rows: Rows, codes: Codes, columns: Columns) -> Rows:
-        """The rows with what the physics expects of the code that the knobs make."""
-        if not self.task.training.model.known:
+        """The rows, yet without knobs, with what the physics expects of the code and the recipe that these make."""
+        others, constants = self._others, self.task.calibration.constants
+        if others.trained is None or not others.knobs or not self.task.training.model.known:
             return rows
-        others, constants = self.task.others, self.task.calibration.constants
-        base = with_usual_speeds(self.task.training)
-        step, peak = np.zeros(len(rows)), np.zeros(len(rows))
-        for chosen, training in others.trainings.items():
-            so = np.flatnonzero(np.all(codes[:, others.knobs] == chosen, axis=1))
-            if len(so):
-                some, code = columns_at(columns, so), with_usual_speeds(training)
-                step[so] = log_step(code, some, constants) - log_step(base, some, constants)
-                peak[so] = log_peak(code, some, constants) - log_peak(base, some, constants)
+        own = codes[:, others.knobs]
+        table = np.ascontiguousarray(np.concatenate([np.stack([columns[name] for name in PLAN_FIELDS], 1), own], 1))
+        keys = [row.tobytes() for row in table]
+        if len(self._costs) > MAX_KEPT:
+            self._costs.clear()
+        by_values: dict[tuple[int, ...], list[int]] = {}
+        for at, key in enumerate(keys):
+            if key not in self._costs:
+                by_values.setdefault(tuple(own[at].tolist()), []).append(at)
+        for values, places in by_values.items():
+            some, code = columns_at(columns, np.array(places)), with_usual_speeds(others.trained(values))
+            both = log_step(code, some, constants), *log_peak_of(code, some, constants)
+            self._costs.update(zip([keys[at] for at in places], np.stack(both, axis=1), strict=True))
+        step, peak, engine = np.array([self._costs[key] for key in keys]).reshape(-1, 3).T
+        step = step - rows.log_step - rows.log_tokens
         return replace(
             rows,
             log_step=rows.log_step + step,
             log_refitted=rows.log_refitted + step,
             log_stalled=rows.log_stalled + step,
-            log_peak=rows.log_peak + peak,
+            log_peak=peak,
+            engine=engine,
         )
 
     def _found(self, plans: Sequence[Plan], campaign: int) -> tuple[Rows, Matrix | None]:

@@ -34,6 +34,8 @@ from meshtune.tuner.search.physics.gaussian import Field, Points, Process, condi
 from meshtune.tuner.search.physics.knob_effects import shared_values
 from meshtune.tuner.search.physics.prior import UNKNOWN_PEAK, Rows
 
+# How far apart two peaks are, in units of length, of which an engine makes up one and training the other.
+PER_ENGINE = 2.5
 # What the same plan's peak differs by from run to run, as a standard deviation of logarithms.
 NOISE = 0.03
 # The chance of each failure, had the plan fitted: out-of-memory verdicts are hardly ever wrong, crashes often are not
@@ -211,7 +213,8 @@ def _expected(hypothesis: MemoryHypothesis, rows: Rows) -> FloatColumn:
 
 
 def _points_of(rows: Rows) -> Points:
-    return Points(rows.features, rows.peak_slopes, rows.campaign, rows.peak_knobs)
+    features = np.concatenate([rows.features, PER_ENGINE * rows.engine[:, None]], axis=1)
+    return Points(features, rows.peak_slopes, rows.campaign, rows.peak_knobs)
 
 
 def surely_out_of_memory(columns: Columns, ran_out: Sequence[Plan]) -> npt.NDArray[np.bool_]:

@@ -118,16 +118,21 @@ class KnobGround:
         return self.fresh(joined(parts), known) if parts else candidates.take(np.zeros(0, dtype=np.int64))
 
     def at_random(
-        self, layouts: IntColumn, assignments: Sequence[Codes], random: np.random.Generator, known: set[bytes]
+        self,
+        layouts: IntColumn,
+        assignments: Sequence[Codes],
+        random: np.random.Generator,
+        known: set[bytes],
+        many: int,
     ) -> Candidates:
-        """RANDOM plans of each layout: an assignment, of which a share of the values was drawn anew."""
+        """RANDOM plans of each layout: an assignment, a share of whose values was drawn anew. many: draws in all."""
         index = np.repeat(layouts, RANDOM)
-        start = np.stack(assignments)[random.integers(0, len(assignments), len(index))]
+        start = np.stack(assignments)[random.integers(0, len(assignments), many)]
         sizes = np.array([len(knob.values) for knob in self.space.knobs])
         drawn = random.integers(1, sizes + 1, size=start.shape)
-        share = random.choice([0.15, 0.4, 0.8], size=(len(index), 1))
+        share = random.choice([0.15, 0.4, 0.8], size=(len(start), 1))
         codes = np.where(random.random(start.shape) < share, drawn, start)
-        return self.fresh(Candidates(index, codes), known)
+        return self.fresh(Candidates(index, np.resize(codes, (len(index), codes.shape[1]))), known)
 
 
 def fitted(trials: Trials, knobs: KnobEffects, hypotheses: Hypotheses) -> tuple[Trials, Scales]:
@@ -232,8 +237,7 @@ class KnobSearch:
         defaults = self.task.space.knobs.defaults
         codes = self.task.space.knobs.known_codes([one.plan for one in best])
         completed = [np.where(row > 0, row, defaults) for row in codes]
-        unique: dict[bytes, Codes] = {row.tobytes(): row for row in [*completed, defaults]}
-        return list(unique.values())
+        return list({row.tobytes(): row for row in [*completed, defaults]}.values())
 
     def _weigh(self, candidates: Candidates) -> Weighing:
         rows = self.scales.of(self.catalogue.at(candidates.layouts, candidates.codes))
@@ -248,7 +252,9 @@ class KnobSearch:
         first = ground.fresh(joined(tiled), known)
         tops = self._best_layouts(first, seen)
         near = Candidates(np.repeat(tops, len(assignments)), np.tile(np.stack(assignments), (len(tops), 1)))
-        others = [ground.around(near, known), ground.at_random(tops, assignments, self._random, known)]
+        # What the physics works out for a combination of values serves all layouts.
+        many = RANDOM * (1 if self.task.others.knobs else len(tops))
+        others = [ground.around(near, known), ground.at_random(tops, assignments, self._random, known, many)]
         candidates = joined([first, *others])
         worth = self._weigh(candidates).worth()
         for _ in range(CLIMBS):
@@ -277,10 +283,9 @@ class KnobSearch:
     def _comparable(self, candidates: Candidates) -> BoolColumn:
         """All of them once something was measured; before that those with every knob at its default,
         where there are any: a failure would not tell whether a knob is to blame."""
-        every = np.ones(len(candidates), dtype=np.bool_)
         defaults = np.all(candidates.codes == self.task.space.default_codes[candidates.layouts], axis=1)
         measured = np.any(self.trials.measured.campaign == 0)
-        return defaults if not measured and np.any(defaults) else every
+        return defaults if not measured and np.any(defaults) else np.ones_like(defaults)
 
     def _of_use(self, candidates: Candidates) -> BoolColumn:
         """Those with the values that the task keeps."""
@@ -288,9 +293,8 @@ class KnobSearch:
         for at, knob in enumerate(self.task.space.knobs):
             if knob.name in self.task.kept:
                 place = knob.position(self.task.kept[knob.name])
-                codes = np.where(
-                    candidates.codes[:, at] > 0, candidates.codes[:, at], self.task.space.knobs.defaults[at]
-                )
+                own = candidates.codes[:, at]
+                codes = np.where(own > 0, own, self.task.space.knobs.defaults[at])
                 of_use &= codes == (-1 if place is None else place + 1)
         return of_use
 

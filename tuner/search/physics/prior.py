@@ -16,8 +16,16 @@ import numpy.typing as npt
 
 from meshtune.search_spaces.columns import RATIOS, Columns, FloatColumn
 from meshtune.search_spaces.knobs import Codes
-from meshtune.search_spaces.physics.constants import MEMORY_CONSTANTS, TIME_CONSTANTS, UNCALIBRATED, Calibration
+from meshtune.search_spaces.physics.constants import (
+    MEMORY_CONSTANTS,
+    TIME_CONSTANTS,
+    UNCALIBRATED,
+    Calibration,
+    Constants,
+)
 from meshtune.search_spaces.physics.estimate import log_peak, log_step, slopes
+from meshtune.search_spaces.physics.memory import MemoryPart, memory_parts
+from meshtune.search_spaces.physics.rollout import engine_of
 from meshtune.search_spaces.physics.training import Training, usable_bytes, with_usual_speeds
 from meshtune.search_spaces.plan import AXES
 
@@ -61,6 +69,8 @@ class Rows:
     log_gained: FloatColumn
     # Logarithm of the expected bytes at the fullest rank.
     log_peak: FloatColumn
+    # The part of it that an inference engine's is, the fuller phase with it; below 0 where it lacks room to start.
+    engine: FloatColumn
     # As log_step, if all plans reached the same share of the peak FLOP/s.
     log_ideal: FloatColumn
     # Logarithm of the tokens of a step, of each device where times are per device.
@@ -136,6 +146,7 @@ def rows_of(
         refitted_slopes=flat,
         log_gained=np.zeros(count),
         log_peak=np.full(count, log(UNKNOWN_PEAK * usable_bytes(training))),
+        engine=np.zeros(count),
         log_ideal=alike,
         log_tokens=tokens,
         log_capacity=np.full(count, log(usable_bytes(training))),
@@ -149,16 +160,26 @@ def rows_of(
         return without
     slope = slopes(log_step, training, columns, constants, TIME_CONSTANTS) @ doubt if sloped else flat
     step = log_step(training, columns, constants) - tokens
+    peak_bytes, engine = log_peak_of(training, columns, constants)
     return replace(
         without,
+        engine=engine,
         step_slopes=slope,
         refitted_slopes=slope,
         log_refitted=step,
         peak_slopes=slopes(log_peak, training, columns, constants, MEMORY_CONSTANTS) @ doubt if sloped else flat,
         log_step=step,
         log_stalled=log_step(training, columns, replace(constants, send_overhead_s=STALLED_SEND_S)) - tokens,
-        log_peak=log_peak(training, columns, constants),
+        log_peak=peak_bytes,
     )
+
+
+def log_peak_of(training: Training, columns: Columns, constants: Constants) -> tuple[FloatColumn, FloatColumn]:
+    """`Rows.log_peak` and `Rows.engine`."""
+    parts = memory_parts(training, columns, constants)
+    total = np.sum(list(parts.values()), axis=0)
+    lacks = training.recipe.rollout is not None and engine_of(training, training.recipe.rollout).lacking > 1
+    return np.log(total), parts.get(MemoryPart.ENGINE, np.zeros_like(total)) / total * (-1 if lacks else 1)
 
 
 # As `rows_of`.

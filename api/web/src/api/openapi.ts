@@ -518,6 +518,8 @@ export interface components {
                     option: string | null;
                     /** @default  */
                     risk: string;
+                    /** @default null */
+                    sets: string | null;
                     /** @default  */
                     source: string;
                     values?: (boolean | number | string)[] | (boolean | number | string);
@@ -557,6 +559,8 @@ export interface components {
                 option: string | null;
                 /** @default  */
                 risk: string;
+                /** @default null */
+                sets: string | null;
                 /** @default  */
                 source: string;
                 values: (boolean | number | string)[];
@@ -892,6 +896,45 @@ export interface components {
                 plain_bits: number;
                 /** @default true */
                 quantized_experts: boolean;
+                /** @default null */
+                rollout: {
+                    answer_tokens: number;
+                    /** @default 0 */
+                    behind: number;
+                    /** @default 0 */
+                    devices: number;
+                    /** @default true */
+                    graphs: boolean;
+                    /** @default 16 */
+                    kv_bits: number;
+                    /** @default 0 */
+                    log_prob_rows: number;
+                    /** @default 0 */
+                    log_prob_tokens: number;
+                    /** @default 256 */
+                    max_rows: number;
+                    /** @default 0 */
+                    mean_answer_tokens: number;
+                    /** @default false */
+                    optimizer_leaves: boolean;
+                    /** @default 8192 */
+                    pass_tokens: number;
+                    prompt_tokens: number;
+                    /** @default 0.5 */
+                    share: number;
+                    /** @default true */
+                    sleeps: boolean;
+                    /** @default 1 */
+                    tp: number;
+                    /** @default 0 */
+                    update_tokens: number;
+                    /** @default 1 */
+                    updates: number;
+                    /** @default 16 */
+                    weight_bits: number;
+                    /** @default false */
+                    weights_leave: boolean;
+                } | null;
                 /** @default 1 */
                 rows_per_sample: number;
                 /** @default false */
@@ -967,6 +1010,14 @@ export interface components {
         };
         /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "other_hardware" | "time_limit" | "queue_limit" | "user_bug" | "crash";
+        Cell: {
+            micro_batch: number;
+            p_fits: number;
+            phase: components["schemas"]["Phase"];
+            share: number;
+            step_s: number | null;
+            waits: boolean;
+        };
         Change: {
             after: boolean | number | string | null;
             before: boolean | number | string | null;
@@ -1191,7 +1242,9 @@ export interface components {
             best: components["schemas"]["Setting"];
             changes: components["schemas"]["Setting"][];
             cluster: string;
+            diagram: components["schemas"]["Cell"][];
             enough: components["schemas"]["Setting"] | null;
+            fastest_cell: components["schemas"]["Cell"] | null;
             fits: boolean;
             given: components["schemas"]["Setting"] | null;
             largest_micro_batch: components["schemas"]["Setting"] | null;
@@ -1248,6 +1301,18 @@ export interface components {
             program: string;
             simulated: boolean;
             words: string;
+        };
+        Generated: {
+            engines_idle: number;
+            in_flight: number;
+            p_fits: {
+                [key: string]: number;
+            };
+            phases_s: {
+                [key: string]: number;
+            };
+            training_idle: number;
+            wanted: number;
         };
         Handover: {
             confirm: string;
@@ -1407,7 +1472,7 @@ export interface components {
             warmup_times_s: number[];
         };
         /** @enum {string} */
-        MemoryPart: "weights" | "gradients" | "optimizer" | "activations" | "logits" | "gathered" | "buffers";
+        MemoryPart: "weights" | "gradients" | "optimizer" | "activations" | "logits" | "gathered" | "buffers" | "engine";
         MissingFact: {
             message: string;
             path: string;
@@ -1513,7 +1578,7 @@ export interface components {
             warmup_times_s: number[];
         };
         /** @enum {string} */
-        Phase: "load" | "first_step" | "steady" | "checkpoint";
+        Phase: "load" | "first_step" | "steady" | "checkpoint" | "generation" | "log_probs";
         Plan: {
             /** @default all_gather */
             context: components["schemas"]["ContextParallel"];
@@ -1762,6 +1827,7 @@ export interface components {
             effect: string;
             /** @default 0 */
             gain_bytes: number;
+            generated: components["schemas"]["Generated"] | null;
             model: string;
             parameters: number;
             phases_bytes: {
@@ -1892,7 +1958,7 @@ export interface components {
         /** @enum {string} */
         TableFormat: "csv" | "parquet" | "json";
         /** @enum {string} */
-        TimePart: "compute" | "recompute" | "tp" | "cp" | "ep" | "send_receive" | "bubble" | "dp" | "optimizer";
+        TimePart: "compute" | "recompute" | "tp" | "cp" | "ep" | "send_receive" | "bubble" | "dp" | "optimizer" | "generation" | "log_probs" | "refit";
         TrainingRun: {
             days: components["schemas"]["Estimate"];
             device_hours: components["schemas"]["Estimate"];
@@ -2047,6 +2113,7 @@ export type CampaignView = components['schemas']['CampaignView'];
 export type CatalogView = components['schemas']['CatalogView'];
 export type CatalogsView = components['schemas']['CatalogsView'];
 export type Cause = components['schemas']['Cause'];
+export type Cell = components['schemas']['Cell'];
 export type Change = components['schemas']['Change'];
 export type ClusterEntry = components['schemas']['ClusterEntry'];
 export type ClusterSpec = components['schemas']['ClusterSpec'];
@@ -2082,6 +2149,7 @@ export type Forecast = components['schemas']['Forecast'];
 export type ForecastCheck = components['schemas']['ForecastCheck'];
 export type Format = components['schemas']['Format'];
 export type FormatEntry = components['schemas']['FormatEntry'];
+export type Generated = components['schemas']['Generated'];
 export type Handover = components['schemas']['Handover'];
 export type HardwareKind = components['schemas']['HardwareKind'];
 export type HealthView = components['schemas']['HealthView'];

@@ -15,17 +15,23 @@ const PHASES = [
   ["first_step", "first step"],
   ["steady", "later steps"],
   ["checkpoint", "writing a checkpoint"],
+  ["generation", "generation"],
+  ["log_probs", "log-probabilities"],
 ] as const;
+// P(fits) of a plan that is safe, as in tuner/prediction/memory_needs.py.
+const SURE = 0.9;
 
 export function FitPage() {
-  const [words, setWords] = useState({ model: "", on: "", seq: "4096", method: "full", program: "fsdp" });
+  const [words, setWords] = useState({ model: "", on: "", seq: "4096", method: "full", program: "fsdp", rollout: "" });
   const [answer, setAnswer] = useState<FitAnswer | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [busy, setBusy] = useState(false);
   const ask = async () => {
     setBusy(true);
     try {
-      setAnswer(await post<FitAnswer>("fit", { body: { ...words, seq: Number(words.seq) } }));
+      const rollout = words.rollout.split("+").map(Number);
+      const rows = words.rollout.trim() ? { rollout } : { rollout: [], seq: Number(words.seq) };
+      setAnswer(await post<FitAnswer>("fit", { body: { ...words, seq: null, ...rows } }));
       setProblem(null);
     } catch (error) {
       setProblem(error instanceof Problem ? error : unreachable(error));
@@ -60,6 +66,9 @@ export function FitPage() {
           </Field>
           <Field label="Devices">{input("on", "8xH100")}</Field>
           <Field label="Tokens of a row">{input("seq")}</Field>
+          <Field label="Generated rows" hint="Reinforcement learning: tokens of a prompt + an answer.">
+            {input("rollout", "1024+3072")}
+          </Field>
           <Field label="Method">{select("method", METHODS)}</Field>
           <Field label="Program">{select("program", PROGRAMS)}</Field>
           <Button type="submit" kind="primary" busy={busy} disabled={!words.on.trim() || !(Number(words.seq) >= 1)}>
@@ -84,6 +93,13 @@ function Answer({ fit }: { fit: Fit }) {
       </p>
       <Speed setting={best} />
       <Memory setting={best} />
+      {best.generated && (
+        <p>
+          {`Rows in flight in an engine: ${number(best.generated.in_flight)} of ${number(best.generated.wanted)}; idle: training `}
+          {`${probability(best.generated.training_idle)}, engines ${probability(best.generated.engines_idle)}`}
+        </p>
+      )}
+      {fit.diagram.length > 0 && <Diagram fit={fit} />}
       {batch && <p>Largest micro-batch: {`${count(batch.prediction.plan.micro_batch_size)}, with ${batch.words}`}</p>}
       {sequence && <p>Longest sequence: {`${count(sequence.seq_len)}, with ${sequence.words}`}</p>}
       {fit.changes.length > 0 && (
@@ -127,21 +143,62 @@ function Speed({ setting }: { setting: Setting }) {
 
 function Memory({ setting }: { setting: Setting }) {
   const { memory_parts_bytes, peak_bytes, p_fits } = setting.prediction;
+  const generated = setting.generated;
   const parts = Object.entries(memory_parts_bytes).filter(([, size]) => size > 0);
   return (
     <table class="compact">
       <caption>{`Peak memory of a device: ${bytes(peak_bytes.value)}, P(fits) ${probability(p_fits)}`}</caption>
       <tbody>
-        {PHASES.map(([phase, words]) => (
+        {PHASES.filter(([phase]) => phase in setting.phases_bytes).map(([phase, words]) => (
           <tr key={phase}>
             <th scope="row">{words}</th>
             <td class="num">{bytes(setting.phases_bytes[phase])}</td>
+            {generated && <td>{phase in generated.p_fits && `P(fits) ${probability(generated.p_fits[phase])}, ${stepTime(generated.phases_s[phase] ?? 0)}`}</td>}
           </tr>
         ))}
         {parts.map(([part, size]) => (
           <tr key={part}>
             <td>of a step: {part}</td>
             <td class="num">{bytes(size)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+/** Shares of the engine with micro-batches: P(fits) of the phase that fits least, and its name where that is not safe. */
+function Diagram({ fit }: { fit: Fit }) {
+  const sizes = [...new Set(fit.diagram.map((cell) => cell.micro_batch))];
+  const shares = [...new Set(fit.diagram.map((cell) => cell.share))];
+  const fastest = fit.fastest_cell;
+  return (
+    <table class="compact">
+      <caption>P(fits) by the engine's share of a device, and by micro-batch</caption>
+      <thead>
+        <tr>
+          <th>Share</th>
+          {sizes.map((size) => (
+            <th class="num" key={size}>
+              {size}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {shares.map((share) => (
+          <tr key={share}>
+            <th scope="row">{share}</th>
+            {fit.diagram
+              .filter((cell) => cell.share === share)
+              .map((cell) => (
+                <td class="num" key={cell.micro_batch}>
+                  {probability(cell.p_fits)}
+                  {cell.p_fits < SURE && ` ${PHASES.find(([phase]) => phase === cell.phase)?.[1]}`}
+                  {cell.waits && ", rows wait"}
+                  {cell.share === fastest?.share && cell.micro_batch === fastest.micro_batch && <strong> fastest</strong>}
+                </td>
+              ))}
           </tr>
         ))}
       </tbody>
