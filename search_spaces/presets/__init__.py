@@ -134,7 +134,7 @@ def cluster_on(words: str) -> dict[str, Any]:
 
 
 # Sections of a catalog that are no knobs.
-_OPENING = ("ready", "needs", "divides")
+_OPENING = ("ready", "needs", "divides", "least")
 
 
 @cache
@@ -152,8 +152,8 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
 def opening(catalog: str) -> list[Mapping[str, Any]]:
     """Of its knobs that may be opened unasked, by key: the values that leave what is computed as it is, up to rounding,
-    and can do no harm; what must be there for that, modules or `cuda`, as words; and the number of the cluster that
-    the values divide: `devices`, or `devices_per_node`."""
+    and can do no harm; what must be there for that, modules or `cuda`, as words; the number of the cluster that the
+    values divide: `devices`, or `devices_per_node`; and the one that they reach, `row`, the tokens of the longest."""
     return [_read(f"{catalog}.toml", "knobs").get(name, {}) for name in _OPENING]
 
 

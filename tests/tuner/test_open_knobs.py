@@ -76,8 +76,9 @@ def test_values_that_are_opened_unasked_are_among_those_of_their_knobs_and_chang
     exceptions = {"transformers_optim", "axolotl_optimizer"}
     seen = 0
     for catalog, own in every.items():
-        ready, needs, divides = opening(catalog)
-        assert needs.keys() | divides.keys() <= ready.keys(), catalog
+        ready, needs, divides, least = opening(catalog)
+        assert needs.keys() | divides.keys() | least.keys() <= ready.keys(), catalog
+        assert set(least.values()) <= {"row"}, catalog
         assert set(divides.values()) <= {"devices", "devices_per_node"}, catalog
         for key, values in ready.items():
             knob = own[f"{catalog}_{key}"]
@@ -315,6 +316,12 @@ def test_a_condition_on_what_stays_is_decided_by_the_launch(dynamic):
     )
     if dynamic:
         assert found["verl_ppo_max_token_len_per_gpu"].default == 20000
+        assert min(found["verl_ppo_max_token_len_per_gpu"].values) == 8192
+        # None that holds no longest row.
+        words = words.replace("20000", "40000") + " data.max_response_length=15000"
+        longer = opened(drafted(VERL.replace("data.max_response_length=3072 ", "") + words, cluster=NODES_OF_4))
+        assert sorted(longer["verl_ppo_max_token_len_per_gpu"].values) == [16384, 24576, 32768, 40000, 65536]
+        assert longer["verl_log_prob_max_token_len_per_gpu"].values == ("follows", 32768, 65536)
     assert "verl_use_dynamic_bsz" not in found
     read_spec(document, None)
 

@@ -78,14 +78,14 @@ def with_open_knobs(
 ) -> dict[str, Any]:
     """The document with the knobs of the launch's program that may be opened unasked (`presets.opening`), where what
     they need is here. What the launch says of one is its default; its command says it no more. counts: of the
-    cluster, `devices` and `devices_per_node`."""
+    cluster, `devices` and `devices_per_node`; `row`, of tokens."""
     workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
     stays = dict[str, Domain]()
     configs = [config["base"] for config in workload.get("configs", {}).values()]
     file = configs[0] if len(configs) == 1 else workload.get("config", {})
     every = {name: entry for entries in knob_catalogs().values() for name, entry in entries.items()}
     for catalog in imported.catalogs:
-        ready, needs, divides = opening(catalog)
+        ready, needs, divides, least = opening(catalog)
         for name in dict.fromkeys(one for key in ready for one in _with_conditions(f"{catalog}_{key}", every)):
             key, knob = name.removeprefix(f"{catalog}_"), read_knob(name, every[name])
             setting = names_of(knob.argument)[0] if knob.argument else f"--{knob.config}"
@@ -98,8 +98,9 @@ def with_open_knobs(
                 continue
             named = {other: values for other, values in stays.items() if other in re.findall(r"\w+", knob.when)}
             holds = not named or parse_condition(knob.when, named).holds(lambda name: [0], 1)[0]
-            whole = counts.get(divides.get(key, ""), 0)
+            whole, row = counts.get(divides.get(key, ""), 0), counts.get(least.get(key, ""), 0)
             same = [each for each in ready[key] if not whole or each == present or whole % each == 0]
+            same = [each for each in same if not (is_number(each) and each < row)]
             # A launch may have any number.
             more = knob.kind is KnobKind.NUMERIC and is_number(present) and present not in same
             values = [*same, present] if more else same

@@ -36,13 +36,10 @@ def batch(reading: Reading) -> None:
     answers, mini = reading.whole(f"{_ROLLOUT}.n") or 1, f"{_ACTOR}.ppo_mini_batch_size"
     prompts = reading.whole(mini, "global_batch_size") or 256
     reading.put("global_batch_size", prompts * answers, mini, f"{_ROLLOUT}.n")
-    micro = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
     if truth(reading.get(f"{_ACTOR}.use_dynamic_bsz")):
         tokens = reading.whole(f"{_ACTOR}.ppo_max_token_len_per_gpu") or 16384
         rows_ = max(1, tokens // (reading.fields.get("model.seq_len") or tokens))
         reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows_
-        told = f"a pass takes {tokens} tokens (use_dynamic_bsz), however many rows: {rows_} of full length are counted"
-        reading.note(f"{told}, and {micro} counts for nothing")
 
 
 def rollout(reading: Reading) -> None:
