@@ -178,7 +178,7 @@ def log_peak_of(training: Training, columns: Columns, constants: Constants) -> t
     """`Rows.log_peak` and `Rows.engine`."""
     parts = memory_parts(training, columns, constants)
     total = np.sum(list(parts.values()), axis=0)
-    lacks = training.recipe.rollout is not None and engine_of(training, training.recipe.rollout).lacking > 1
+    lacks = training.recipe.rollout is not None and engine_of(training, training.recipe.rollout).short > 0
     return np.log(total), parts.get(MemoryPart.ENGINE, np.zeros_like(total)) / total * (-1 if lacks else 1)
 
 
