@@ -136,7 +136,7 @@ def _all_devices(c: Columns, s: SpaceContext) -> BoolColumn:
 # The rules that read the model's sizes: none of them holds of a model that nobody named.
 _OF_TP = (f"tp-{size}" for size in ("heads", "kv-heads", "ffn", "shared-ffn", "dense-ffn", "vocab"))
 _OF_OTHERS = ("pp-layers", "ep-experts", "sequence", "ring-sequence", "ulysses-heads", "ulysses-kv-heads")
-OF_SHAPES = frozenset({*_OF_TP, *_OF_OTHERS, "recompute-interval"})
+OF_SHAPES = frozenset({*_OF_TP, *_OF_OTHERS, "etp-experts", "recompute-interval"})
 _PLAIN_SCHEDULE = SCHEDULES.index(Schedule.ONE_F_ONE_B)
 _ZBV = SCHEDULES.index(Schedule.ZBV)
 _NO_RECOMPUTE, _SELECTIVE = RECOMPUTES.index(Recompute.NONE), RECOMPUTES.index(Recompute.SELECTIVE)

@@ -5,6 +5,7 @@ method (full, lora, freeze) and stage, what is made of a sample (`stages` in `ro
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Any
 
 from meshtune.runners.documents import read_value
@@ -78,6 +79,17 @@ def dropout(reading: Reading) -> None:
     name = reading.first(_WORDS["dropout"].split())
     if name and (said := reading.share(name, f"{_ADAPTER}.dropout")) is not None:
         reading.put(f"{_ADAPTER}.dropout", said, name)
+
+
+def packed(reading: Reading, tokens: int) -> None:
+    """Passes of so many tokens, which a micro-batch counts in rows of full length: as many as share out a device's."""
+    fields, degrees = reading.fields, ("tp", "pp", "cp")
+    ranks = (fields.get("nodes") or 1) * (fields.get("devices_per_node") or 1)
+    whole = max(1, (fields.get("global_batch_size") or 1) * prod(fields.get(name) or 1 for name in degrees) // ranks)
+    most = max(1, min(whole, tokens // (fields.get("model.seq_len") or tokens)))
+    rows = next(rows for rows in range(most, 0, -1) if whole % rows == 0)
+    fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows
+    reading.note(f"a pass takes {tokens} tokens, however many rows: {rows} of full length count")
 
 
 def ends(reading: Reading) -> None:

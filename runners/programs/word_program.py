@@ -12,10 +12,10 @@ from typing import Any
 from meshtune.runners.documents import merged
 from meshtune.runners.programs.config_program import ENDINGS, ConfigProgram
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
-from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.config_import import arguments_alone, literal, nested
 from meshtune.runners.programs.dialects.omegaconf import OVERRIDE
-from meshtune.runners.programs.launch_words import laid_over
+from meshtune.runners.programs.launch_words import groups, laid_over
 from meshtune.runners.programs.table import lines
 from meshtune.search_spaces.knob_values import word
 
@@ -65,5 +65,7 @@ class WordProgram(ConfigProgram):
             for axis, texts in (choice.items() if isinstance(choice, Mapping) else ())
         ]
         plain = {name: None if isinstance(value, Mapping) else value for name, value in told.items()}
-        words = laid_over(words, dict.fromkeys(told) | dict(lines(plain)))
+        # What a trial says itself need not be known here.
+        unknown = [name for name, group in groups(words) if name in alone and not all(map(is_known, group))]
+        words = laid_over(words, dict.fromkeys([*told, *unknown]) | dict(lines(plain)))
         return [*words, *chosen], {"trial_arguments": alone} if alone else {}

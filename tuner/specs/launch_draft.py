@@ -132,7 +132,7 @@ def _variables(workload: Mapping[str, Any], environment: Mapping[str, str]) -> d
     """The variables of who launches that the program's script names, or that its libraries read; no secrets. Templates
     where the workload's are."""
     folder = Path(workload.get("working_directory") or workload.get("directory") or "")
-    command = workload.get("command", [workload.get("script", "")])
+    command = workload.get("command") or [workload.get("script") or ""]
     words = command.split() if isinstance(command, str) else map(str, command)
     named: set[str] = set()
     for word in words:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshtune.runners.programs.reading import Reading, truth
+from meshtune.runners.programs.recipes import packed
 
 _GENERATION, _PACKING = "policy.generation", ("sequence_packing", "dynamic_batching")
 
@@ -35,7 +36,8 @@ def rollout(reading: Reading) -> None:
     for key, field in (("train_mb_tokens", "update_tokens"), ("logprob_mb_tokens", "log_prob_tokens")):
         # A product follows the micro-batch: `${mul:...}`.
         if (said := str(reading.get(f"policy.{packing}.{key}"))).isdecimal():
-            own[field] = int(said)
-    if "update_tokens" in own:
-        reading.kept["micro_batch_size"] = reading.fields["micro_batch_size"]
+            # Of a sequence's devices together.
+            own[field] = int(said) // (reading.fields.get("cp") or 1)
+            if key == "train_mb_tokens":
+                packed(reading, int(said))
     reading.fields |= {f"training.rollout.{name}": value for name, value in own.items()}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtune.runners.programs.reading import Reading, truth
+from meshtune.runners.programs.recipes import packed
 
 _ROLLOUT = "training.rollout"
 _PROMPTS = ("rollout.batch_size", "rollout_batch_size")
@@ -34,14 +35,13 @@ def lengths(reading: Reading) -> None:
 
 
 def dynamic(reading: Reading) -> None:
-    """Passes of so many tokens, in which rows of a micro-batch count for nothing."""
+    """Passes of so many tokens of a device (utils/seqlen_balancing.py), in which a micro-batch's rows count for nothing."""
     if truth(reading.get(reading.first(("train.dynamic_batch_enable", "use_dynamic_batch")))):
         tokens = _whole(reading, 16192, "train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
         scored = _whole(reading, tokens, "rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
-        rows = 1 << max(1, tokens // reading.fields["model.seq_len"]).bit_length() - 1  # which divide a batch
-        reading.fields |= {f"{_ROLLOUT}.update_tokens": tokens, f"{_ROLLOUT}.log_prob_tokens": scored}
-        reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows
-        reading.note(f"a pass takes {tokens} tokens, however many rows: {rows} of full length count")
+        tp, cp = reading.fields["tp"], reading.fields["cp"]
+        reading.fields |= {f"{_ROLLOUT}.update_tokens": tokens * tp, f"{_ROLLOUT}.log_prob_tokens": scored * tp}
+        packed(reading, tokens * tp * cp)
 
 
 def rollout(reading: Reading) -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from meshtune.runners.programs.reading import Reading, truth
+from meshtune.runners.programs.recipes import packed
 
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
-def kind(reading: Reading) -> str:
+def _started(reading: Reading, *names: str) -> bool:
     words = " ".join(map(str, reading.get("words") or ()))
-    if "sft" in words:
+    return any(name in words for name in names)
+
+
+def kind(reading: Reading) -> str:
+    if _started(reading, "sft"):
         return "sft"
-    megatron = "megatron" in words or "megatron" in (reading.get(f"{_ACTOR}.strategy"), reading.get("model_engine"))
+    megatron = _started(reading, "megatron") or "megatron" in (
+        reading.get(f"{_ACTOR}.strategy"),
+        reading.get("model_engine"),
+    )
     return "megatron" if megatron else "fsdp"
 
 
@@ -36,23 +46,41 @@ def batch(reading: Reading) -> None:
     answers, mini = reading.whole(f"{_ROLLOUT}.n") or 1, f"{_ACTOR}.ppo_mini_batch_size"
     prompts = reading.whole(mini, "global_batch_size") or 256
     reading.put("global_batch_size", prompts * answers, mini, f"{_ROLLOUT}.n")
+    fields, each = reading.fields, reading.whole(f"{_ACTOR}.ppo_micro_batch_size")
+    if each and "nodes" in fields and "devices_per_node" in fields:
+        # An older word, of all devices together (workers/fsdp_workers.py).
+        ranks = fields["nodes"] * fields["devices_per_node"] // (fields.get("cp") or 1)
+        fields["micro_batch_size"] = reading.kept["micro_batch_size"] = max(1, each // ranks)
     if truth(reading.get(f"{_ACTOR}.use_dynamic_bsz")):
         tokens = reading.whole(f"{_ACTOR}.ppo_max_token_len_per_gpu") or 16384
-        rows_ = max(1, tokens // (reading.fields.get("model.seq_len") or tokens))
-        reading.fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows_
+        packed(reading, tokens * (fields.get("cp") or 1))
 
 
 def rollout(reading: Reading) -> None:
     """The engine's part of the memory, how many updates a generation is for, and devices of its own."""
     fields, name = reading.fields, f"{_ROLLOUT}.gpu_memory_utilization"
     reading.put("training.rollout.share", reading.share(name, "training.rollout.share") or 0.5, name)
-    prompts = reading.whole(f"{_ACTOR}.ppo_mini_batch_size") or 256
-    epochs = reading.whole(f"{_ACTOR}.ppo_epochs") or 1
-    fields["training.rollout.updates"] = max(1, (reading.whole("data.train_batch_size") or 1024) * epochs // prompts)
-    if "one_step_off" in " ".join(map(str, reading.get("words") or ())):
+    mini, epochs = reading.whole(f"{_ACTOR}.ppo_mini_batch_size") or 256, reading.whole(f"{_ACTOR}.ppo_epochs") or 1
+    prompts = _streamed(reading) or reading.whole("data.train_batch_size") or 1024
+    fields["training.rollout.updates"] = max(1, prompts * epochs // mini)
+    if _started(reading, "one_step_off", "fully_async"):
         nodes, each = reading.whole("rollout.nnodes") or 1, reading.whole("rollout.n_gpus_per_node") or 8
         fields |= {"training.rollout.devices": nodes * each, "training.rollout.behind": 1}
         reading.note(f"{nodes} x {each} devices generate, beside those of the training, which the cluster here has")
+
+
+def _streamed(reading: Reading) -> int:
+    """Prompts between two refits of engines that never wait (fully_async_rollouter.py, required_samples); 0: they do."""
+    names = {f"{_ACTOR}.ppo_mini_batch_size": 256, "async_training.require_batches": 1}
+    names |= {"async_training.trigger_parameter_sync_step": 4}
+    counts = (reading.whole(name) or otherwise for name, otherwise in names.items())
+    return prod(counts) if _started(reading, "fully_async") else 0
+
+
+def length(reading: Reading) -> dict[str, int]:
+    """The end of a trial by prompts, in place of steps: of the steps that the table says."""
+    prompts = _streamed(reading)
+    return {"rollout.total_rollout_steps": 6 * prompts, "rollout.test_freq": 10**9} if prompts else {}
 
 
 def beside(reading: Reading) -> None:
