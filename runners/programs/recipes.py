@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 from meshtune.runners.documents import read_value
+from meshtune.runners.programs.megatron.pipeline_split import split_of_ends
 from meshtune.runners.programs.named_models import model_named
 from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.table import PROGRAMS, table_of
@@ -90,6 +91,20 @@ def packed(reading: Reading, tokens: int) -> None:
     rows = next(rows for rows in range(most, 0, -1) if whole % rows == 0)
     fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows
     reading.note(f"a pass takes {tokens} tokens, however many rows: {rows} of full length count")
+
+
+def stages(reading: Reading) -> None:
+    """A pipeline whose first and last stage hold other numbers of layers than those between: those said, or one less
+    each for the embedding and the loss."""
+    fields, names = reading.fields, ("first_stage_less_layers", "last_stage_less_layers")
+    ends = [reading.whole(f"{{stages}}.num_layers_in_{end}_pipeline_stage") for end in ("first", "last")]
+    counted = (reading.get(f"{{stages}}.account_for_{part}_in_pipeline_split") for part in ("embedding", "loss"))
+    pp, layers, found = fields.get("pp"), fields.get("model.layers"), tuple(int(truth(each) or 0) for each in counted)
+    if pp and layers and any(ends):
+        found = split_of_ends(layers, pp, fields.get("vpp") or 1, *ends)
+    if pp and found and any(found):
+        reading.kept |= {"pp": pp, **dict(zip(names, found, strict=True))}
+        fields |= reading.kept
 
 
 def ends(reading: Reading) -> None:

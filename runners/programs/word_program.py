@@ -32,6 +32,8 @@ class WordProgram(ConfigProgram):
         else:
             found = [(word, OVERRIDE.fullmatch(word)) for word in given]
             said, rest = {}, [word for word, match in found if match is None]
+            if {"-m", "--multirun"} & set(rest):
+                raise CannotRead(f"{launch.place}: --multirun starts several trainings; choose the values of one")
             for match in (match for _, match in found if match is not None):
                 said = merged(said, nested({match[1]: (match[2],)}))
         own: Mapping[str, Any] = {}

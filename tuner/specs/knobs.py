@@ -77,10 +77,10 @@ def with_open_knobs(
     document: Mapping[str, Any], imported: Imported, *, cuda: bool, counts: Mapping[str, int]
 ) -> dict[str, Any]:
     """The document with the knobs of the launch's program that may be opened unasked (`presets.opening`), where what
-    they need is here. What the launch says of one is its default; its command says it no more. counts: of the
-    cluster, `devices` and `devices_per_node`; `row`, of tokens."""
+    they need is here. What the launch says of one is its default; its command says it no more. counts: by
+    the words of catalogs (`presets.opening`); 0: not known."""
     workload, opened, asked = dict(document["workload"]), dict[str, Any](), list[str]()
-    stays = dict[str, Domain]()
+    stays, counts = dict[str, Domain](), {"": 0, **counts}
     configs = [config["base"] for config in workload.get("configs", {}).values()]
     file = configs[0] if len(configs) == 1 else workload.get("config", {})
     every = {name: entry for entries in knob_catalogs().values() for name, entry in entries.items()}
@@ -98,12 +98,12 @@ def with_open_knobs(
                 continue
             named = {other: values for other, values in stays.items() if other in re.findall(r"\w+", knob.when)}
             holds = not named or parse_condition(knob.when, named).holds(lambda name: [0], 1)[0]
-            whole, row = counts.get(divides.get(key, ""), 0), counts.get(least.get(key, ""), 0)
-            same = [each for each in ready[key] if not whole or each == present or whole % each == 0]
-            same = [each for each in same if not (is_number(each) and each < row)]
-            # A launch may have any number.
-            more = knob.kind is KnobKind.NUMERIC and is_number(present) and present not in same
-            values = [*same, present] if more else same
+            wholes, row = [counts[each] for each in divides.get(key, "").split()], counts[least.get(key, "")]
+            values = [each for each in ready[key] if not (is_number(each) and each < row)]
+            values = [each for each in values if each == present or not any(whole % each for whole in wholes)]
+            if knob.kind is KnobKind.NUMERIC and is_number(present):
+                # A launch may have any number.
+                values = sorted({*values, present}, key=lambda each: (is_number(each), each))
             here = all(cuda if need == "cuda" else find_spec(need) for need in needs.get(key, "").split())
             if not here or present not in values or len(values) < 2 or not holds:
                 continue

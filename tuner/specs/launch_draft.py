@@ -16,7 +16,7 @@ from meshtune.runners.devices.facts import Accelerator, Vendor
 from meshtune.runners.devices.host import read_host
 from meshtune.runners.devices.vendor_tools import read_accelerators
 from meshtune.runners.programs.dialects.base import NOT_KEPT, SECRET, Imported, Question
-from meshtune.runners.programs.dialects.config_import import at, literal, placed
+from meshtune.runners.programs.dialects.config_import import literal, placed
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.presets import MIXED_CARDS, cluster_of, cluster_presets
@@ -99,8 +99,10 @@ def draft_launch(
     preset = cluster_presets().get(str(named.get("preset")), named)
     cuda = isinstance(device := preset.get("device"), Mapping) and device.get("kind") == "cuda"
     nodes, each = ({**preset, **named}.get(key) or 1 for key in ("nodes", "devices_per_node"))
-    row = at(document, "model.seq_len") or 0
-    counts = {"devices": nodes * each, "devices_per_node": each, "row": row}
+    shape = document.get("model") or {}
+    # A row's tokens are cut among its context ranks.
+    row = (shape.get("seq_len") or 0) // imported.plan.get("cp", 1)
+    counts = {"devices": nodes * each, "devices_per_node": each, "row": row, "heads": shape.get("heads") or 0}
     document = with_open_knobs(document, imported, cuda=cuda, counts=counts)
     # A first answer costs little: fewer plans run again, in fewer rounds, than `meshtune run` takes by default.
     document |= {"confirm": 2, "confirm_rounds": 6}

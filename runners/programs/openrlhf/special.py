@@ -35,7 +35,7 @@ def lengths(reading: Reading) -> None:
 
 
 def dynamic(reading: Reading) -> None:
-    """Passes of so many tokens of a device (utils/seqlen_balancing.py), in which a micro-batch's rows count for nothing."""
+    """Passes of so many tokens of a device (utils/seqlen_balancing.py), whatever a micro-batch's rows."""
     if truth(reading.get(reading.first(("train.dynamic_batch_enable", "use_dynamic_batch")))):
         tokens = _whole(reading, 16192, "train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
         scored = _whole(reading, tokens, "rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")

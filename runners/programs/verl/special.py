@@ -70,9 +70,9 @@ def rollout(reading: Reading) -> None:
 
 
 def _streamed(reading: Reading) -> int:
-    """Prompts between two refits of engines that never wait (fully_async_rollouter.py, required_samples); 0: they do."""
-    names = {f"{_ACTOR}.ppo_mini_batch_size": 256, "async_training.require_batches": 1}
-    names |= {"async_training.trigger_parameter_sync_step": 4}
+    """Prompts between two refits of engines that never wait (fully_async_rollouter.py); 0: they do."""
+    names = {f"{_ACTOR}.ppo_mini_batch_size": 256}
+    names |= {"async_training.require_batches": 1, "async_training.trigger_parameter_sync_step": 4}
     counts = (reading.whole(name) or otherwise for name, otherwise in names.items())
     return prod(counts) if _started(reading, "fully_async") else 0
 
