@@ -69,7 +69,8 @@ def test_rollouts_of_a_tiny_model_are_tuned_from_their_own_command(folder):
     # Tokens are those that were generated, 32 rows of some 24 + 16, and not of rows that all have 528.
     outcomes = [parse_result(path.read_text()) for path in (folder / "home").rglob("result.json")]
     tokens = [one.measurement.tokens_per_step for one in outcomes]
-    assert tokens and all(32 * 16 < count < 32 * 100 for count in tokens), tokens
+    assert len(tokens) > 3
+    assert all(32 * 16 < count < 32 * 100 for count in tokens), tokens
     line = re.search(r"Your launch line, .* faster:\s+(trl grpo .*)", done.out)
     # On a machine that others use as well second runs may tell no gain from noise.
     assert line or not quiet, told
