@@ -74,13 +74,18 @@ def mean_interval(samples: Sequence[float]) -> Interval:
     return Interval(middle * exp(-reach / middle), middle + reach, CONFIDENCE)
 
 
-def at_mean_tokens(times_s: Sequence[float], tokens: Sequence[float]) -> list[float]:
-    """The times of steps at the mean of their tokens, with the pace of all steps for the tokens between. Their mean
-    stays; they scatter as the ratio does, so that the interval of the mean is that of tokens per second (Cochran,
-    Sampling Techniques, 1977, chapter 6). As they are, where that leaves no time of a step."""
-    pace_s, mean = sum(times_s) / sum(tokens), sum(tokens) / len(tokens)
-    moved = [taken + pace_s * (mean - count) for taken, count in zip(times_s, tokens, strict=True)]
-    return moved if min(moved) >= MIN_STEP_S else list(times_s)
+def at_mean_tokens(times_s: Sequence[float], tokens: Sequence[float]) -> tuple[list[float], float]:
+    """The times of steps at the mean of their tokens, with the pace of all steps for the tokens between; and that mean.
+    What has no tokens goes on with the rows of the step before, and is part of it. The mean of the times stays; they
+    scatter as the ratio does, so that the interval of the mean is that of tokens per second (Cochran, Sampling
+    Techniques, 1977, chapter 6). As they are, where that leaves no time of a step."""
+    steps: list[tuple[float, float]] = []
+    for taken, count in zip(times_s, tokens, strict=True):
+        before, whose = steps.pop() if steps and not count else (0.0, count)
+        steps.append((before + taken, whose))
+    pace_s, mean = sum(times_s) / sum(tokens), sum(tokens) / len(steps)
+    moved = [taken + pace_s * (mean - count) for taken, count in steps]
+    return (moved if min(moved) >= MIN_STEP_S else [taken for taken, _ in steps]), mean
 
 
 def is_tight(samples: Sequence[float], precision: float) -> bool:

@@ -19,7 +19,7 @@ from meshtune.runners.base import Cause
 from meshtune.runners.hardware import MAX_KINDS, Hardware
 from meshtune.runners.job_files import UnfitFile, read_document
 from meshtune.runners.json_files import JOB_LIMITS, read_json_value, write_whole
-from meshtune.runners.measuring import MAX_STEP_S, MIN_STEP_S, Interval, mean_interval
+from meshtune.runners.measuring import MAX_STEP_S, MIN_STEP_S, Interval, at_mean_tokens, mean_interval
 from meshtune.runners.step_breakdown import Profile
 from meshtune.runners.untrusted_text import UnreadableText, read_json
 from meshtune.search_spaces.checks import MAX_WHOLE, Checks, InvalidValue, StrEnum, raising
@@ -320,6 +320,8 @@ def parse_result(text: str) -> Outcome:
         raise ResultMalformed(f"version: {version!r}, but this meshtune reads version {RESULT_VERSION}")
     with raising(ResultMalformed, "", InvalidValue):
         outcome = read_json_value(Outcome, document)
+    if outcome.measurement and (tokens := document["measurement"].get("step_tokens")):
+        outcome = replace(outcome, measurement=_by_tokens(outcome.measurement, tokens))
     for name, measured in (("measurement", outcome.measurement), ("partial", outcome.partial)):
         if measured is not None and measured.stored_summary is not None:
             raise ResultMalformed(f"{name}.stored_summary: is the store's; a job names its steps")
@@ -333,6 +335,18 @@ def parse_result(text: str) -> Outcome:
     phase = None if outcome.phase is None else outcome.phase[:MAX_PHASE]
     reason, log_tail = outcome.reason[:MAX_REASON], outcome.log_tail[-MAX_LOG_TAIL:]
     return replace(outcome, reason=reason, phase=phase, log_tail=log_tail)
+
+
+def _by_tokens(measured: Measurement, tokens: object) -> Measurement:
+    """The measurement of steps with so many tokens. Raises ResultMalformed."""
+    with raising(ResultMalformed, "measurement.step_tokens", InvalidValue):
+        counts = read_json_value(tuple[int, ...], tokens)
+    fit = any(counts) and all(0 <= count <= MAX_WHOLE for count in counts)
+    if len(counts) != len(measured.step_times_s) or not fit:
+        told = f"must have the tokens of {len(measured.step_times_s)} steps, not {_some(counts)}"
+        raise ResultMalformed(f"measurement.step_tokens: {told}")
+    times, mean = at_mean_tokens(measured.step_times_s, counts)
+    return replace(measured, step_times_s=tuple(times), tokens_per_step=max(1, round(mean)), model_flops_per_token=None)
 
 
 def _some(values: Sequence[object]) -> str:

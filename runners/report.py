@@ -86,11 +86,14 @@ class Reporter:
         self.step_times_s: list[float] = []
         self.losses: list[float] = []
         self.gradient_norms: list[float] = []
+        self.step_tokens: list[int] = []
         self._last = time.perf_counter()
 
-    def step(self, loss: float | None = None, gradient_norm: float | None = None) -> bool:
+    def step(self, loss: float | None = None, gradient_norm: float | None = None, tokens: int | None = None) -> bool:
         """An optimizer step has ended; True once the job has taken as many as it was to take. loss: the mean over the
-        global batch. gradient_norm: of the whole gradient, as torch.nn.utils.clip_grad_norm_ returns it."""
+        global batch. gradient_norm: of the whole gradient, as torch.nn.utils.clip_grad_norm_ returns it. tokens: of the
+        step, over all ranks, where steps have different ones, as those that generate their rows; 0 for one that goes on
+        with the rows of the one before."""
         now = time.perf_counter()
         self.step_times_s.append(now - self._last)
         self._last = now
@@ -98,6 +101,8 @@ class Reporter:
             self.losses.append(loss)
         if gradient_norm is not None:
             self.gradient_norms.append(gradient_norm)
+        if tokens is not None:
+            self.step_tokens.append(tokens)
         self.tell(loss)
         return 0 < self.steps_wanted <= len(self.step_times_s)
 
@@ -113,7 +118,8 @@ class Reporter:
         # DeepSpeed says -1 where a scaled gradient overflows.
         norms = list(takewhile(lambda norm: 0 <= norm < math.inf, self.gradient_norms[:MAX_LOSSES]))
         told = {"first_losses": self.losses[:MAX_LOSSES], "first_gradient_norms": norms}
-        report(self.step_times_s, **{**told, **more})
+        tokens = {"step_tokens": self.step_tokens} if any(self.step_tokens) else {}
+        report(self.step_times_s, **{**told, **tokens, **more})
 
 
 class TrainerReport:
@@ -125,7 +131,7 @@ class TrainerReport:
 
     def __init__(self) -> None:
         self._reporter = Reporter()
-        self._logged = 0
+        self._logged = self._tokens = 0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if not name.startswith("on_"):
@@ -140,7 +146,10 @@ class TrainerReport:
         torch = sys.modules["torch"]
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        if self._reporter.step():
+        # TRL counts those that it generates there; the Trainer those of samples, where it is to.
+        plain = getattr(args, "include_num_input_tokens_seen", "no") in (False, "no")
+        before, self._tokens = self._tokens, getattr(state, "num_input_tokens_seen", 0) if plain else 0
+        if self._reporter.step(tokens=self._tokens - before):
             control.should_training_stop = True
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -274,9 +283,10 @@ def _peaks(torch: Any) -> list[int]:
 def report(step_times_s: Sequence[float], **more: Any) -> None:
     """Write the result file: the seconds of every optimizer step in order, warm-up included, which is cut off here.
 
-    more: first_losses, first_gradient_norms, peak_memory_bytes and peak_held_bytes (a list of a number per rank),
-    software (versions by name), knobs (the values that the script runs with, by the knob's name). Raises ValueError
-    where no step is left after the warm-up, or a loss is no number. Does nothing but in rank 0 of a meshtune job."""
+    more: first_losses, first_gradient_norms, step_tokens (as of Reporter.step), peak_memory_bytes and peak_held_bytes
+    (a list of a number per rank), software (versions by name), knobs (the values that the script runs with, by the
+    knob's name). Raises ValueError where no step is left after the warm-up, a loss is no number, or tokens are not
+    those of every step. Does nothing but in rank 0 of a meshtune job."""
     context = _context()
     if context is not None and _rank() == 0:
         write_measurement(context, step_times_s, context["warmup_steps"], os.replace, **more)
@@ -290,6 +300,11 @@ def write_measurement(
         raise ValueError(f"{len(step_times_s)} steps were taken, and the first {warmup} are warm-up")
     if wrong := [loss for loss in more.get("first_losses", ()) if not math.isfinite(loss)]:
         raise ValueError(f"a loss of the first steps is {wrong[0]}")
+    if "step_tokens" in more:
+        tokens = list(more["step_tokens"])
+        if len(tokens) != len(step_times_s):
+            raise ValueError(f"step_tokens: are of {len(tokens)} steps, and {len(step_times_s)} were taken")
+        more["step_tokens"] = tokens[warmup:]
     known = ("tokens_per_step", "devices", "model_flops_per_token", "peak_flops_per_device")
     measurement = {
         **{key: context[key] for key in known if context[key] is not None},

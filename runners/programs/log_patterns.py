@@ -32,11 +32,12 @@ MEMORY: Mapping[str, float] = {
 # What else: the step's number, its loss, the norm of its gradient, and the program's words for a setting that it
 # refuses.
 STEP, LOSS, GRADIENT_NORM, ILLEGAL = "step", "loss", "gradient_norm", "illegal"
-# Where steps have different ones: the tokens of a step, or of all steps so far, of which a step's own are what it adds.
-TOKENS, TOTAL_TOKENS = "tokens", "total_tokens"
+# Where steps have different ones: the tokens of a step, of a row of it on average, or of all steps so far, of which a
+# step's own are what it adds.
+COUNTS = (TOKENS, ROW_TOKENS, TOTAL_TOKENS) = ("tokens", "row_tokens", "total_tokens")
 # Seconds of a step's phases, by the pattern's name.
 PHASES: Mapping[str, StepPhase] = {f"{phase}_s": phase for phase in StepPhase}
-NAMES = (*STEP_TIMES, MEAN, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL, TOKENS, TOTAL_TOKENS, *PHASES)
+NAMES = (*STEP_TIMES, MEAN, *RATES, *MEMORY, STEP, LOSS, GRADIENT_NORM, ILLEGAL, *COUNTS, *PHASES)
 # Before the name of a knob: the value that the program says it runs with.
 KNOB = "knob_"
 # Of a compiled pattern, in RE2's instructions: the most time per character of a line.
@@ -83,14 +84,15 @@ class Patterns:
         told = f"takes exactly one of {', '.join((*STEP_TIMES, MEAN, *RATES))}, not {', '.join(timing) or 'none'}"
         counts = len(timing) == 1 or (not timed and not timing and STEP in compiled)
         checks.require(counts or len(compiled) < len(patterns), "", told)
-        memory = [name for name in compiled if name in MEMORY]
+        memory, tokens = ([name for name in compiled if name in names] for names in (MEMORY, COUNTS))
         checks.require(len(memory) <= 1, "", f"takes one pattern of memory, not {', '.join(memory)}")
-        checks.require(not {TOKENS, TOTAL_TOKENS} <= compiled.keys(), "", f"takes one of {TOKENS} and {TOTAL_TOKENS}")
+        checks.require(len(tokens) <= 1, "", f"takes one pattern of tokens, not {', '.join(tokens)}")
         checks.done()
         self.timing = timing[0] if timing else ""
         # Whose lines are the steps.
         self.counting = STEP if STEP in compiled else self.timing
         self.memory = memory[0] if memory else None
+        self.tokens = tokens[0] if tokens else TOKENS
         # The names of the knobs whose values it reads.
         self.knobs = tuple(name.removeprefix(KNOB) for name in compiled if name.startswith(KNOB))
         self._compiled = compiled

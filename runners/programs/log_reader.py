@@ -21,14 +21,15 @@ from meshtune.runners.measuring import MAX_STEP_S, at_mean_tokens
 from meshtune.runners.outcome import Outcome, Verdict
 from meshtune.runners.processes.gang import log_path
 from meshtune.runners.programs.log_patterns import (
+    COUNTS,
     GRADIENT_NORM,
     LOSS,
     MEAN,
     MEMORY,
     PHASES,
+    ROW_TOKENS,
     STEP,
     STEP_TIMES,
-    TOKENS,
     TOTAL_TOKENS,
     Patterns,
     positive,
@@ -55,7 +56,8 @@ _RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
     """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
-    gradient_norms: of the first of those steps, as far as each has one. tokens: of each step, NaN where not told.
+    gradient_norms: of the first of those steps, as far as each has one. tokens: of each step, or by row, by the
+    pattern; NaN where not told.
     phases_s: of each step, 0 where not told. memory_bytes: the most that was told, by rank; None: no line says whose.
     knobs: what was told last of those that have a pattern. waits: lines of an engine that it put rows back."""
 
@@ -92,13 +94,15 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
             streams.setdefault(rank, _Stream()).take(numbers, timing)
     best = max(streams.values(), key=lambda stream: len(stream.timings), default=_Stream())
     first = tuple(takewhile(lambda norm: 0 <= norm < inf, best.of_steps(GRADIENT_NORM)))
-    totals = sorted(best.told[TOTAL_TOKENS].items())
-    best.told[TOKENS] |= {step: total - before for (_, before), (step, total) in pairwise([(0, 0.0), *totals])}
+    tokens = best.told[patterns.tokens]
+    if patterns.tokens == TOTAL_TOKENS:
+        totals = sorted(tokens.items())
+        tokens |= {step: total - before for (_, before), (step, total) in pairwise([(0, 0.0), *totals])}
     return LogReading(
         timings=_in_order(best.timings),
         losses=_in_order(best.told[LOSS]),
         gradient_norms=first,
-        tokens=best.of_steps(TOKENS) if best.told[TOKENS] else (),
+        tokens=best.of_steps(patterns.tokens) if tokens else (),
         phases_s={phase: best.of_steps(name, 0.0) for name, phase in PHASES.items() if best.told[name]},
         memory_bytes=memory,
         knobs=knobs,
@@ -109,7 +113,7 @@ def read_lines(lines: Iterable[str], patterns: Patterns) -> LogReading:
 class _Stream:
     """The steps that one rank tells, by number; without numbers, by their order."""
 
-    NAMES = (STEP, LOSS, GRADIENT_NORM, TOKENS, TOTAL_TOKENS, *PHASES)
+    NAMES = (STEP, LOSS, GRADIENT_NORM, *COUNTS, *PHASES)
 
     def __init__(self) -> None:
         self.timings: dict[int, float] = {}
@@ -155,18 +159,21 @@ def outcome_from_log(directory: Path, status: JobStatus, patterns: Patterns, *, 
     except (FileNotFoundError, ValueError) as error:
         left = outcome_without_result(status, tail)
         return replace(left, reason=f"{CONTEXT_FILE} cannot be read: {error}; {left.reason}")
-    times = step_times_s(readings.get(told_by, LogReading()), patterns, context)
+    reading = readings.get(told_by, LogReading())
+    if patterns.tokens == ROW_TOKENS:
+        reading = replace(reading, tokens=tuple(count * context.rows for count in reading.tokens))
+    times = step_times_s(reading, patterns, context)
     ended_well = status.state is JobState.SUCCEEDED
     if len(times) >= steps or (ended_well and len(times) > context.warmup_steps):
-        losses = readings[told_by].losses[:MAX_LOSSES]
+        losses = reading.losses[:MAX_LOSSES]
         if wrong := [loss for loss in losses if not isfinite(loss)]:
             return failed(Cause.CRASH, f"a loss of the first steps is {wrong[0]}", log_tail=tail)
-        reading, timed = readings[told_by], slice(context.warmup_steps, None)
+        timed = slice(context.warmup_steps, None)
         profile = _profile(times[timed], {phase: taken[timed] for phase, taken in reading.phases_s.items()})
         counts = reading.tokens[timed]
         if all(0 <= count <= MAX_WHOLE for count in counts) and sum(counts) >= 1:
-            context = replace(context, tokens_per_step=max(1, round(fmean(counts))))
-            times[timed] = at_mean_tokens(times[timed], counts)
+            times[timed], mean = at_mean_tokens(times[timed], counts)
+            context = replace(context, tokens_per_step=max(1, round(mean)))
         measurement = context.measurement(
             times,
             first_losses=losses,
@@ -283,11 +290,11 @@ def step_times_s(reading: LogReading, patterns: Patterns, context: LogContext) -
         return [after - before for before, after in pairwise(sums)]
     per_step = {
         "steps_per_s": 1.0,
-        "samples_per_s": context.plan.global_batch_size,
+        "samples_per_s": context.rows,
         "tokens_per_s": context.tokens_per_step,
         "tokens_per_s_per_device": context.tokens_per_step / context.devices,
     }[unit]
-    if unit.startswith(TOKENS) and reading.tokens and all(count > 0 for count in reading.tokens):
+    if unit.startswith("tokens") and reading.tokens and all(count > 0 for count in reading.tokens):
         rates = zip(reading.tokens, reading.timings, strict=True)
         return [count * per_step / context.tokens_per_step / timing for count, timing in rates]
     return [per_step / timing for timing in reading.timings]

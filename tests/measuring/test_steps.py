@@ -268,7 +268,7 @@ def test_the_interval_of_steps_at_their_mean_tokens_is_that_of_tokens_per_second
     for _ in range(400):
         tokens = [generator.lognormvariate(-0.02, 0.2) for _ in range(6)]  # 1 on average
         times_s = [(fixed + (1 - fixed) * count) * generator.gauss(1.0, 0.01) for count in tokens]
-        interval, printed = mean_interval(at_mean_tokens(times_s, tokens)), mean_interval(times_s)
+        interval, printed = mean_interval(at_mean_tokens(times_s, tokens)[0]), mean_interval(times_s)
         true_s = sum(tokens) / len(tokens)  # at one token a second, which is what all steps make together
         covered += interval.low <= true_s <= interval.high
         narrower += interval.high - interval.low < printed.high - printed.low
@@ -276,7 +276,12 @@ def test_the_interval_of_steps_at_their_mean_tokens_is_that_of_tokens_per_second
     assert narrower == 400
 
 
-def test_steps_without_tokens_and_times_that_tokens_do_not_explain():
-    assert at_mean_tokens([3.0, 1.0, 3.0, 1.0], [200, 0, 200, 0]) == pytest.approx([1.0, 3.0, 1.0, 3.0])
-    # A step cannot take less than no time: then times are as they were.
-    assert at_mean_tokens([1.0, 1.0, 1.0, 1.0], [400, 0, 0, 0]) == [1.0, 1.0, 1.0, 1.0]
+def test_what_generates_nothing_is_part_of_the_step_before():
+    """Two updates of each generation, of 200 and of 100 tokens."""
+    times, mean = at_mean_tokens([3.0, 1.0, 1.5, 0.5], [200, 0, 100, 0])
+    assert (times, mean) == (pytest.approx([3.0, 3.0]), 150.0)
+
+
+def test_times_that_tokens_do_not_explain_stay():
+    # A step cannot take less than no time.
+    assert at_mean_tokens([1.0, 1.0, 1.0], [400, 1, 1]) == ([1.0, 1.0, 1.0], 134.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshtune.runners.base import Cause, JobState, JobStatus
@@ -212,6 +214,17 @@ def test_a_count_of_all_tokens_so_far_tells_what_each_step_adds(tmp_path):
     measured = read(tmp_path, patterns=patterns).measurement
     assert (measured.tokens_per_step, measured.step_time_s) == (2000, pytest.approx(4.0))
     assert measured.step_times_s == pytest.approx((5.0, 4.0, 3.0))  # 500 tokens a second in all: 2, 4 and 6 s of them
+
+
+def test_tokens_of_a_row_are_those_of_all_rows_of_a_step(tmp_path):
+    """As NeMo-RL prints them (algorithms/utils.py, print_performance_metrics); a step here has two updates."""
+    context = replace(CONTEXT, plan=Plan(dp=2, micro_batch_size=2, grad_accum_steps=4), updates=2, warmup_steps=0)
+    (tmp_path / CONTEXT_FILE).write_text(render_context(context))
+    log = "".join(f"took {taken} s\n  • Mean Total Tokens per Sample: {mean}\n" for taken, mean in ((2, 100), (4, 200)))
+    log_path(tmp_path, 0).write_text(log)
+    patterns = Patterns({"step_time_s": r"took (\d+) s", "row_tokens": r"Tokens per Sample: ([\d.]+)"})
+    measured = outcome_from_log(tmp_path, JobStatus(state=JobState.SUCCEEDED), patterns, steps=2).measurement
+    assert (measured.tokens_per_step, measured.step_times_s) == (150 * 32, pytest.approx((3.0, 3.0)))
 
 
 @pytest.mark.parametrize("count", ["nan", "1e300", "0", "none", "1e308 of 1e308", "-5"])

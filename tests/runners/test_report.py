@@ -17,7 +17,7 @@ from service_process import free_port
 
 from meshtune.runners import report as helper
 from meshtune.runners.base import Cause
-from meshtune.runners.outcome import Verdict, read_result
+from meshtune.runners.outcome import ResultMalformed, Verdict, read_result
 from meshtune.runners.programs.workloads.base import CONTEXT_FILE, LogContext, render_context
 from meshtune.runners.report import (
     REPORT_URL,
@@ -66,6 +66,26 @@ def test_a_reporter_times_steps_until_there_are_enough(job):
     assert (len(measured.step_times_s), len(measured.warmup_times_s)) == (2, 1)
     assert measured.first_losses == (0.0, 1.0, 2.0)
     assert measured.first_gradient_norms == (1.5,)  # DeepSpeed's word for an overflow is -1
+
+
+def test_steps_of_unlike_tokens_are_reported_with_them(job):
+    report([9.0, 3.0, 1.0, 2.0], step_tokens=[500, 200, 0, 100])
+    measured = read_result(job).measurement
+    # The third step goes on with the rows of the second; a token takes 20 ms in all.
+    assert (measured.tokens_per_step, measured.step_times_s) == (150, pytest.approx((3.0, 3.0)))
+    assert measured.tokens_per_s == pytest.approx(50)
+    assert measured.model_flops_per_token is None
+    with pytest.raises(ValueError, match="step_tokens: are of 1 steps, and 2 were taken"):
+        report([1.0, 1.0], step_tokens=[5])
+
+
+@pytest.mark.parametrize("tokens", [[1, 2, 3], [0, 0], [1, -1], ["a", 1], 5])
+def test_tokens_that_are_not_those_of_the_steps_are_refused(job, tokens):
+    measurement = {"step_times_s": [1.0, 1.0], "tokens_per_step": 64, "devices": 2, "step_tokens": tokens}
+    document = {"version": 1, "verdict": "ok", "measurement": measurement}
+    (job / "result.json").write_text(json.dumps(document))
+    with pytest.raises(ResultMalformed, match="step_tokens"):
+        read_result(job)
 
 
 def test_outside_of_a_job_and_in_other_ranks_nothing_is_written(job, monkeypatch, tmp_path):
@@ -307,6 +327,7 @@ def test_a_loop_of_its_own_over_accelerate_is_timed_by_its_optimizer_steps(job):
 
 
 ANY_LOOP = """
+import os
 import torch
 from torch.utils.data import DataLoader
 
@@ -324,7 +345,7 @@ def train(rank, ranks):
     for number, batch in enumerate(DataLoader(Numbers(), num_workers=1, multiprocessing_context="fork"), 1):
         generator(batch).sum().backward()
         if number % 2 == 0:
-            print("passes", rank, number, flush=True)
+            os.write(1, f"passes {rank} {number}\\n".encode())  # whole, beside the other rank's
             first.step()
             critic(batch).sum().backward()
             second.step()

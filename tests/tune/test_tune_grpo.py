@@ -13,6 +13,7 @@ import pytest
 from command_lab import run_meshtune
 from tiny_models import save_dataset, save_model
 
+from meshtune.runners.outcome import parse_result
 from meshtune.tuner.specs.document import parse_yaml
 
 LINE = (
@@ -65,6 +66,11 @@ def test_rollouts_of_a_tiny_model_are_tuned_from_their_own_command(folder):
     assert "as it is tp1 pp1 dp1 mbs1 ga32" in one_line, told
     assert "guess: training.rollout.prompt_tokens 512" in one_line, told
     assert len(re.findall(r"^trial \d: .*: ok, step ", done.out, re.MULTILINE)) == 3, told
+    # Tokens are those that were generated, 32 rows of some 24 + 16, and not of rows that all have 528.
+    outcomes = [parse_result(path.read_text()) for path in (folder / "home").rglob("result.json")]
+    tokens = [one.measurement.tokens_per_step for one in outcomes]
+    assert len(tokens) > 3
+    assert all(32 * 16 < count < 32 * 100 for count in tokens), tokens
     line = re.search(r"Your launch line, .* faster:\s+(trl grpo .*)", done.out)
     # On a machine that others use as well second runs may tell no gain from noise.
     assert line or not quiet, told

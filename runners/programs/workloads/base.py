@@ -235,19 +235,25 @@ class ProgramWorkload(Workload, Generic[Options]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContext:
-    """tokens_per_step: over all replicas. warmup_steps: the first steps, which are not timed. knobs: what the job is
-    told of them; command: where arguments tell one, the words of its command line but for these. Others as
-    Measurement."""
+    """tokens_per_step: over all replicas. updates: of one step, which generates the rows of several. warmup_steps: the
+    first steps, which are not timed. knobs: what the job is told of them; command: where arguments tell one, the words
+    of its command line but for these. Others as Measurement."""
 
     plan: Plan
     tokens_per_step: int
     devices: int
     model_flops_per_token: float | None
     peak_flops_per_device: float | None = None
+    updates: int = 1
     warmup_steps: int = 0
     device: DeviceKind = DeviceKind.CUDA
     knobs: Mapping[str, ToldKnob] = field(default_factory=dict)
     command: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Of one step."""
+        return self.plan.global_batch_size * self.updates
 
     def measurement(self, step_times_s: Sequence[float], **rest: Any) -> Measurement:
         """What the program measured, warm-up steps first. Raises InvalidValue where no step is left to time."""
@@ -267,12 +273,14 @@ def context_file(request: JobRequest, *, dtype: str, warmup_steps: int, command:
     command: see LogContext."""
     told, rollout = told_knobs(request.knobs, request.plan), request.recipe.rollout
     flops = flops_per_token(request.model, request.recipe) if request.model.known and rollout is None else None
+    updates = rollout.updates if rollout else 1
     context = LogContext(
         plan=request.plan,
-        tokens_per_step=request.plan.global_batch_size * request.model.seq_len * (rollout.updates if rollout else 1),
+        tokens_per_step=request.plan.global_batch_size * request.model.seq_len * updates,
         devices=request.plan.world_size,
         model_flops_per_token=flops,
         peak_flops_per_device=request.cluster.device.peak_flops.get(dtype),
+        updates=updates,
         warmup_steps=warmup_steps,
         device=request.cluster.device.kind,
         knobs=told,

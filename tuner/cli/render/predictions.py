@@ -37,7 +37,7 @@ def quote_parts(quote: Quote) -> list[Table | Text]:
     lines = [
         f"{space.combinations} combinations, {space.legal} legal {kind}; rules reject (they overlap): "
         f"{', '.join(f'{name} {count}' for name, count in rejected) or 'nothing'}",
-        *([f"{quote.plans} legal plans with the knobs, of whose effects nothing is predicted"] if knobs else []),
+        *([f"{quote.plans} legal plans with the knobs; predictions are of their defaults"] if knobs else []),
         *(fits or []),
         *quote.memory_needs,
     ]
