@@ -32,7 +32,7 @@ _PATHS = {
     "devices_per_node": "cluster.nodes",
     "grad_accum_steps": "global_batch_size",
     # Facts that are no part of a spec.
-    **dict.fromkeys(("method", "stage", "loaded"), ""),
+    **dict.fromkeys(("method", "stage", "loaded", "prompts", "answers", "epochs"), ""),
 }
 # What programs are told in place of an axis, which is 0 where it is as usual: see `rows.derived`; and the axis.
 DERIVED: Mapping[str, str] = {

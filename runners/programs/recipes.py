@@ -76,10 +76,18 @@ def targets(reading: Reading) -> None:
         reading.note(f"{', '.join(rest)}: an adapter too, which predictions leave out")
 
 
-def dropout(reading: Reading) -> None:
-    name = reading.first(_WORDS["dropout"].split())
-    if name and (said := reading.share(name, f"{_ADAPTER}.dropout")) is not None:
-        reading.put(f"{_ADAPTER}.dropout", said, name)
+def row(reading: Reading) -> None:
+    """A prompt and its answer."""
+    parts = [reading.fields.get(f"training.rollout.{part}_tokens") for part in ("prompt", "answer")]
+    if all(parts):
+        reading.fields["model.seq_len"] = sum(map(int, filter(None, parts)))
+
+
+def updates(reading: Reading) -> None:
+    """Of a step, whose rows are the answers to its prompts."""
+    prompts, answers, epochs = (reading.fields.get(name) or 1 for name in ("prompts", "answers", "epochs"))
+    each = reading.fields.get("global_batch_size") or prompts * answers
+    reading.fields["training.rollout.updates"] = max(1, prompts * answers // each) * epochs
 
 
 def packed(reading: Reading, tokens: int) -> None:
@@ -157,8 +165,9 @@ def beside(reading: Reading) -> None:
     elif fields.get("stage") == "generated":
         reward, remote, value = (reading.first(_WORDS[kind].split()) for kind in ("reward", "remote", "value"))
         if fields.get("compared"):
-            found.append({"role": "reference", **({"bits": 0} if fields.get("method") == "lora" else {})})
-        if reward and not remote:
+            bits = 0 if fields.get("method") == "lora" else fields.get("reference_bits")
+            found.append({"role": "reference", **({} if bits is None else {"bits": bits})})
+        if reward and truth(reading.get(reward)) is not False and not remote:
             found.append(_companion(reading, "reward", reward))
         if fields.get("valued"):
             found.append(_companion(reading, "value", value or ("" if remote else reward)))

@@ -63,6 +63,10 @@ VALUES: Mapping[str, tuple[Any, ...]] = {
 }
 
 
+# Fields that are parts of a whole.
+SHARES = frozenset({"training.rollout.share", "training.adapter.dropout"})
+
+
 class _Domains(dict[str, Domain]):
     """Every dotted name is a field; what is not listed is a number."""
 

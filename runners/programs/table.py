@@ -26,7 +26,7 @@ from meshtune.runners.documents import read_value
 from meshtune.runners.programs.dialects.base import overlaid
 from meshtune.runners.programs.dialects.config_import import holds as has_key
 from meshtune.runners.programs.reading import DERIVED, Reading, path_of, truth
-from meshtune.runners.programs.rows import NUMBERS, VALUES, Remark, Row, condition, derived, holds, placed, same
+from meshtune.runners.programs.rows import NUMBERS, SHARES, VALUES, Remark, Row, condition, derived, holds, placed, same
 from meshtune.search_spaces.columns import Capabilities, Columns, Constraint, SpaceContext
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.layer_shapes import Shape
@@ -227,12 +227,11 @@ def _read_names(row: Row, reading: Reading) -> None:
         elif word is not None:
             known = ", ".join(str(row.word(value)) for value in row.words)
             reading.ask(path, f"{reading.written(name)}: {row.ask or f'meshtune knows {known}'}")
-    elif row.field in VALUES:
-        switch = reading.flag(name, path)
-        if switch is not None:
-            reading.put(row.field, switch, name)
-    elif (number := reading.whole(name, path, row.least)) is not None:
-        reading.put(row.field, number, name)
+    else:
+        kinds = {row.field in SHARES: reading.share, row.field in VALUES: reading.flag}
+        value = kinds[True](name, path) if True in kinds else reading.whole(name, path, row.least)
+        if value is not None:
+            reading.put(row.field, value, name)
 
 
 def _read_absent(row: Row, reading: Reading, path: str) -> None:

@@ -25,13 +25,10 @@ def devices(reading: Reading) -> None:
 
 
 def rollout(reading: Reading) -> None:
-    """Lengths, the engine's part of the memory, updates, and tokens of packed passes."""
-    row, share = reading.fields.get("model.seq_len") or 2, f"{_GENERATION}.vllm_cfg.gpu_memory_utilization"
+    """Lengths, and tokens of packed passes."""
+    row = reading.fields.get("model.seq_len") or 2
     answer = min(reading.whole(f"{_GENERATION}.max_new_tokens") or row, row - 1)
     own = {"prompt_tokens": row - answer, "answer_tokens": answer}
-    own["share"] = reading.share(share, "training.rollout.share") or 0.6
-    rows = (reading.whole("grpo.num_prompts_per_step") or 1) * (reading.whole("grpo.num_generations_per_prompt") or 1)
-    own["updates"] = max(1, rows // (reading.fields.get("global_batch_size") or rows))
     packing = next((each for each in _PACKING if truth(reading.get(f"policy.{each}.enabled"))), "none")
     for key, field in (("train_mb_tokens", "update_tokens"), ("logprob_mb_tokens", "log_prob_tokens")):
         # A product follows the micro-batch: `${mul:...}`.

@@ -9,7 +9,6 @@ from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.recipes import packed
 
 _ROLLOUT = "training.rollout"
-_PROMPTS = ("rollout.batch_size", "rollout_batch_size")
 _ANSWERS = ("rollout.max_new_tokens", "max_new_tokens", "generate_max_len")
 
 
@@ -45,17 +44,10 @@ def dynamic(reading: Reading) -> None:
 
 
 def rollout(reading: Reading) -> None:
-    """An engine's share, optimizer steps of a rollout, how far it runs ahead (ppo_trainer_async.py: by its queue), and
-    the devices of engines that do not share those of the training."""
-    fields, share = reading.fields, reading.first(("vllm.gpu_memory_utilization", "vllm_gpu_memory_utilization"))
-    answers = _whole(reading, 1, "rollout.n_samples_per_prompt", "n_samples_per_prompt")
-    updates = _whole(reading, 1024, *_PROMPTS) * answers // (fields.get("global_batch_size") or 1)
-    ahead = bool(truth(reading.get(reading.first(("train.async_enable", "async_train")))))
-    fields |= {
-        f"{_ROLLOUT}.share": reading.share(share) or 0.95,
-        f"{_ROLLOUT}.updates": max(1, updates) * _whole(reading, 1, "train.max_epochs", "max_epochs"),
-        f"{_ROLLOUT}.behind": ahead * _whole(reading, 1, "train.async_queue_size", "async_queue_size"),
-    }
+    """How far an engine runs ahead (ppo_trainer_async.py: by its queue), and the devices of engines that do not share
+    those of the training."""
+    fields, ahead = reading.fields, bool(truth(reading.get(reading.first(("train.async_enable", "async_train")))))
+    fields[f"{_ROLLOUT}.behind"] = ahead * _whole(reading, 1, "train.async_queue_size", "async_queue_size")
     if ahead or not truth(reading.get(reading.first(("train.colocate_all", "colocate_all_models")))):
         engines = _whole(reading, 1, "vllm.num_engines", "vllm_num_engines")
         fields[f"{_ROLLOUT}.devices"] = devices = engines * (fields.get(f"{_ROLLOUT}.tp") or 1)
@@ -66,4 +58,4 @@ def samples(reading: Reading) -> dict[str, Any]:
     """Prompts of a trial: of the steps that the table says; where some are left out, four times as many."""
     drawn = 4 if truth(reading.get(reading.first(("algo.dynamic_filtering_enable", "dynamic_filtering")))) else 1
     name = "data.max_samples" if kind(reading) == "ppo_dotted" else "max_samples"
-    return {name: 6 * drawn * _whole(reading, 1024, *_PROMPTS)}
+    return {name: 6 * drawn * (reading.fields.get("prompts") or 1)}

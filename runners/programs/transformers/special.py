@@ -63,11 +63,9 @@ def _of_file(reading: TrainerReading, text: str, name: str) -> dict[str, Any]:
 
 
 # What is generated: TRL 1.16, trl/trainer/{grpo,rloo}_config.py (__post_init__), grpo_trainer.py (_prepare_inputs).
-def generated_row(reading: TrainerReading) -> None:
-    """Its tokens, and whether it is compared with a reference: RLOO's coefficient is 0.05 unless said, GRPO's 0."""
-    fields = reading.fields
-    fields["model.seq_len"] = sum(fields.get(f"{_ROLLOUT}.{part}_tokens") or 0 for part in ("prompt", "answer"))
-    fields["compared"] = bool(reading.share("--beta")) if reading.has("--beta") else "rloo" in reading.script
+def compared(reading: TrainerReading) -> None:
+    """With a reference: RLOO's coefficient is 0.05 unless said, GRPO's 0."""
+    reading.fields["compared"] = bool(reading.share("--beta")) if reading.has("--beta") else "rloo" in reading.script
 
 
 def rollout(reading: TrainerReading) -> None:

@@ -25,13 +25,6 @@ def kind(reading: Reading) -> str:
     return "megatron" if megatron else "fsdp"
 
 
-def rows(reading: Reading) -> None:
-    """A sequence is a prompt and its answer; both have 512 tokens unless said: trainer/config/data/legacy_data.yaml."""
-    parts = [reading.whole(f"data.{name}", "model.seq_len") for name in ("max_prompt_length", "max_response_length")]
-    if not reading.is_asked("model.seq_len"):
-        reading.fields["model.seq_len"] = sum(part or 512 for part in parts)
-
-
 def group(reading: Reading) -> None:
     """One of all ranks where a size is negative, or no fewer than those (create_device_mesh)."""
     name, fields = f"{_ACTOR}.fsdp_config.fsdp_size", reading.fields
@@ -43,10 +36,10 @@ def group(reading: Reading) -> None:
 
 def batch(reading: Reading) -> None:
     """An update takes a mini-batch of prompts, with rollout.n answers of each."""
-    answers, mini = reading.whole(f"{_ROLLOUT}.n") or 1, f"{_ACTOR}.ppo_mini_batch_size"
+    fields, mini = reading.fields, f"{_ACTOR}.ppo_mini_batch_size"
     prompts = reading.whole(mini, "global_batch_size") or 256
-    reading.put("global_batch_size", prompts * answers, mini, f"{_ROLLOUT}.n")
-    fields, each = reading.fields, reading.whole(f"{_ACTOR}.ppo_micro_batch_size")
+    reading.put("global_batch_size", prompts * (fields.get("answers") or 1), mini, f"{_ROLLOUT}.n")
+    each = reading.whole(f"{_ACTOR}.ppo_micro_batch_size")
     if each and "nodes" in fields and "devices_per_node" in fields:
         # An older word, of all devices together (workers/fsdp_workers.py).
         ranks = fields["nodes"] * fields["devices_per_node"] // (fields.get("cp") or 1)
@@ -57,12 +50,9 @@ def batch(reading: Reading) -> None:
 
 
 def rollout(reading: Reading) -> None:
-    """The engine's part of the memory, how many updates a generation is for, and devices of its own."""
-    fields, name = reading.fields, f"{_ROLLOUT}.gpu_memory_utilization"
-    reading.put("training.rollout.share", reading.share(name, "training.rollout.share") or 0.5, name)
-    mini, epochs = reading.whole(f"{_ACTOR}.ppo_mini_batch_size") or 256, reading.whole(f"{_ACTOR}.ppo_epochs") or 1
-    prompts = _streamed(reading) or reading.whole("data.train_batch_size") or 1024
-    fields["training.rollout.updates"] = max(1, prompts * epochs // mini)
+    """Engines with devices of their own."""
+    fields = reading.fields
+    fields["prompts"] = _streamed(reading) or fields.get("prompts")
     if _started(reading, "one_step_off", "fully_async"):
         nodes, each = reading.whole("rollout.nnodes") or 1, reading.whole("rollout.n_gpus_per_node") or 8
         fields |= {"training.rollout.devices": nodes * each, "training.rollout.behind": 1}
@@ -81,21 +71,3 @@ def length(reading: Reading) -> dict[str, int]:
     """The end of a trial by prompts, in place of steps: of the steps that the table says."""
     prompts = _streamed(reading)
     return {"rollout.total_rollout_steps": 6 * prompts, "rollout.test_freq": 10**9} if prompts else {}
-
-
-def beside(reading: Reading) -> None:
-    """A reference is the model without its adapter where there is one; else its weights are as the actor's, float32
-    unless said (engine/fsdp.yaml, model_dtype), or on the host but for its pass. A critic belongs to advantages by GAE,
-    the default."""
-    found, critic = list[dict[str, object]](), truth(reading.get("critic.enable"))
-    if any(truth(reading.get(name)) for name in (f"{_ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward")):
-        plain = reading.get("actor_rollout_ref.ref.fsdp_config.model_dtype") in ("bf16", "bfloat16", "fp16")
-        bits = 16 if plain or kind(reading) == "megatron" else 32
-        places = (f"actor_rollout_ref.ref.{name}.param_offload" for name in ("fsdp_config", "megatron"))
-        away = any(truth(reading.get(name)) for name in places) or reading.fields.get("method") == "lora"
-        found.append({"role": "reference", "bits": 0 if away else bits})
-    if critic or (critic is None and (reading.get("algorithm.adv_estimator") or "gae") == "gae"):
-        found.append({"role": "value"})
-    if truth(reading.get("reward_model.enable")):
-        found.append({"role": "reward"})
-    reading.fields["training.beside"] = found or None
