@@ -160,7 +160,10 @@ class Table:
             said = follows or row.field in PLAN_FIELDS
             if open_ or row.field in reading.kept or row.only in ("read", "trials") or not said:
                 continue
-            if row.names and _is_set(row, reading, own):
+            there = own.has(*row.names, *(name.rpartition(".")[0] for name in row.names if "." in name))
+            known = row.set == "known" and reading.has(*row.names)
+            key = row.set == "key" and any(has_key(own.given, name) for name in row.names)
+            if row.names and (row.set == "always" or (row.set == "there" and there) or known or key):
                 words = {value: row.word(value) for value in row.words}
                 told = f"{{{row.field}}}"
                 settings[own.first(row.names) or row.names[0]] = {told: words} if words else told
@@ -171,15 +174,6 @@ class Table:
         kept |= reading.kept
         # Of one context rank there are no kinds.
         return settings, {name: value for name, value in kept.items() if name != "context" or kept.get("cp") != 1}
-
-
-def _is_set(row: Row, reading: Reading, own: Reading) -> bool:
-    """Whether a command's trials set the row's key."""
-    if row.set == "there":
-        return own.has(*row.names, *(name.rpartition(".")[0] for name in row.names if "." in name))
-    if row.set == "key":
-        return any(has_key(own.given, name) for name in row.names)
-    return row.set == "always" or (row.set == "known" and reading.has(*row.names))
 
 
 def _section(field: str) -> str:
@@ -297,7 +291,13 @@ def _rule(rule: Mapping[str, Any]) -> Constraint:
     needed = condition(rule["holds"])
 
     def holds(columns: Columns, setting: SpaceContext) -> Any:
-        return needed.holds(lambda name: _column(name, columns, setting), len(columns["tp"]))
+        def column(name: str) -> Any:
+            if name in columns:
+                return columns[name]
+            value, values = _value(name, Plan(), setting), VALUES.get(name)
+            return np.full(len(columns["tp"]), value if values is None else values.index(str(value)))
+
+        return needed.holds(column, len(columns["tp"]))
 
     def numbers(plan: Plan, setting: SpaceContext) -> str:
         return ", ".join(f"{name.removeprefix('model.')}({_value(name, plan, setting)})" for name in needed.names)
@@ -309,14 +309,6 @@ def _value(name: str, plan: Plan, setting: SpaceContext) -> Any:
     if name == "device":
         return setting.cluster.device.kind
     return getattr(setting.model if name.startswith("model.") else plan, name.removeprefix("model."))
-
-
-def _column(name: str, columns: Columns, setting: SpaceContext) -> Any:
-    """The column of a plan's axis; a constant one of the model or the devices."""
-    if name in columns:
-        return columns[name]
-    value, values = _value(name, Plan(), setting), VALUES.get(name)
-    return np.full(len(columns["tp"]), value if values is None else values.index(str(value)))
 
 
 PROGRAMS = "meshtune.runners.programs"

@@ -42,7 +42,7 @@ READ: dict[str, tuple[str, dict[str, Any], str]] = {
             "training.rollout.graphs": True,
             "training.beside": [{"role": "reference", "bits": 32}],
             "workload.steps": 6,
-            "workload.log.step_time_s": r"timing_s/step:([\d.e+-]+)",
+            "workload.log.step_time_s": r"timing_s/step:(?:np\.\w+\()?([\d.e+-]+)",
             "model.layers": 36,
             "model.seq_len": 4096,
             "global_batch_size": 256,

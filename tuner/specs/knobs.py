@@ -62,7 +62,10 @@ def read_knobs(document: Mapping[str, Any]) -> tuple[Knob, ...]:
 
 def read_knob(name: str, entry: Mapping[str, Any]) -> Knob:
     """The knob of this name that the entry of a spec or a catalog describes. Raises InvalidValue."""
-    knob = read_value(Knob, {**entry, "name": name, "words": _words(entry.get("words", {}))})
+    words = entry.get("words", {})
+    # The keys as a program is told values: a document may have true, false and numbers there.
+    words = {word(key): text for key, text in words.items()} if isinstance(words, Mapping) else words
+    knob = read_value(Knob, {**entry, "name": name, "words": words})
     for value in knob.values if knob.sets else ():
         recipe = merged(_ANY_ROLLOUT, knob.in_recipe(value))
         try:
@@ -181,11 +184,6 @@ def _own(given: object, problems: list[Problem]) -> dict[str, Any]:
         return {str(one["name"]): {key: value for key, value in one.items() if key != "name"} for one in given}
     problems.append(Problem(KNOBS, f"must be a mapping of knobs by their names, not {shown(given)}"))
     return {}
-
-
-def _words(words: object) -> object:
-    """The keys as a program is told values: a document may have true, false and numbers there."""
-    return {word(key): text for key, text in words.items()} if isinstance(words, Mapping) else words
 
 
 def plan_fields(given: object, knobs: KnobSet = NO_KNOBS) -> dict[str, Any]:

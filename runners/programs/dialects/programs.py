@@ -129,18 +129,16 @@ def _modules(dialect: str, offers: str, launcher: str = "") -> Iterator[Any]:
         if not dialect and name in _NOT_STARTED_BY.get(launcher, ()):
             continue
         path = DIALECTS[name]
-        found = import_module(path) if path.endswith("reader") else _program(path)
+        if path.endswith("reader"):
+            found: Any = import_module(path)
+        else:
+            found = (WordProgram if "words" in table_of(path).lists["command"] else ConfigProgram)(path)
         module = getattr(found, "PROGRAM", found)
         if hasattr(module, offers):
             yield module
         elif dialect:
             what = {"read_launch": "start", "read_log": "log", "read_file_text": "configuration file"}[offers]
             raise CannotRead(f"of {dialect} no {what} can be read")
-
-
-def _program(package: str) -> ConfigProgram:
-    words = "words" in table_of(package).lists["command"]
-    return WordProgram(package) if words else ConfigProgram(package)
 
 
 def _read(reader: Callable[..., Any], *given: Any) -> Any:

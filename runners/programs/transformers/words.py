@@ -124,15 +124,6 @@ def is_program(launch: Launch) -> bool:
     return bool(shards or (variant and (not text or re.search(_PROGRAM["source"], text))))
 
 
-def _with_variables(launch: Launch, said: tuple[str, ...]) -> Launch:
-    """With the variables of a file, a mapping as JSON, where the start has none of the name. Raises CannotRead."""
-    found = {name: str(value) for text in said for name, value in read_mapping("ENV.json", text).items()}
-    counts = [whole(found.get(name, "")) for name in ("NNODES", "NPROC_PER_NODE")]
-    if any(counts) and PurePath(launch.launcher[0]).name.startswith("python"):
-        launch = replace(launch, nodes=counts[0] or 1, devices_per_node=counts[1] or 1)
-    return replace(launch, env={**{name: found[name] for name in found.keys() - NOT_KEPT}, **launch.env})
-
-
 def reading_of(launch: Launch) -> TrainerReading:
     """The start's words, with a question for those that may hold more. Raises CannotRead."""
     own, loose = arguments_of(launch.words)
@@ -154,7 +145,13 @@ def reading_of(launch: Launch) -> TrainerReading:
         if joined := program.get("joined"):
             said = {name: (joined.join(values),) if values else values for name, values in said.items()}
         # Its console script makes words of the file's keys, and variables of ms-swift's ENV; its module does not.
-        launch = _with_variables(launch, said.pop("--ENV", ()))
+        found = {
+            name: str(value) for text in said.pop("--ENV", ()) for name, value in read_mapping("ENV.json", text).items()
+        }
+        counts = [whole(found.get(name, "")) for name in ("NNODES", "NPROC_PER_NODE")]
+        if any(counts) and PurePath(launch.launcher[0]).name.startswith("python"):
+            launch = replace(launch, nodes=counts[0] or 1, devices_per_node=counts[1] or 1)
+        launch = replace(launch, env={**{name: found[name] for name in found.keys() - NOT_KEPT}, **launch.env})
         own = {**said, **own}
     given: dict[str, Any] = {**program.get("absent", {}), **first, **_in_file(own, launch.files), **own}
     variant = variant_of(launch, set(given)) or "own"
