@@ -10,7 +10,8 @@ Beside rows and remarks (see `table`) the table of such a program has:
     [command]   config_file: the name in a trial's folder; example: a command to answer with; framework, in which
                 `{dtype}` stands for the number format; start; env; inherits: the key of files beneath a file;
                 omegaconf: `${a.b}` in the file, and `a.b=value` behind it; flags: `--a.b value` beside the file, whose
-                option this is; words: "keys" or "flags", where trials set words and no file (see `word_program`);
+                option this is; words: "keys", `a.b=value`, or "flags", `--a.b value`, where trials set words and
+                no file;
                 program: the words that start it, with groups of `script`; steps, warmup_steps: of a trial
     [trial]     removed: keys that are taken out; set: what is set for all plans; set_there: where the user has the key;
                 special: a function of special.py that gives what trials alone have
@@ -32,7 +33,7 @@ from typing import Any
 from meshtune.runners.documents import merged
 from meshtune.runners.programs.batch import solve
 from meshtune.runners.programs.dialects.base import CannotRead, Imported, Launch, read_arguments
-from meshtune.runners.programs.dialects.bash.expansion import as_written
+from meshtune.runners.programs.dialects.bash.expansion import as_written, is_known
 from meshtune.runners.programs.dialects.bash.launch import find_launch
 from meshtune.runners.programs.dialects.config_import import (
     arguments_alone,
@@ -47,10 +48,12 @@ from meshtune.runners.programs.dialects.config_import import (
     read_mapping,
     text_of_any,
 )
-from meshtune.runners.programs.dialects.omegaconf import overridden, resolved
+from meshtune.runners.programs.dialects.omegaconf import OVERRIDE, overridden, resolved
+from meshtune.runners.programs.launch_words import groups, laid_over
 from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading, path_of
-from meshtune.runners.programs.table import Table, table_of
+from meshtune.runners.programs.table import lines, table_of
+from meshtune.search_spaces.knob_values import word
 
 ENDINGS = (".yaml", ".yml", ".json")
 # Keys that are asked about one by one; of more of them the names alone are told.
@@ -117,6 +120,8 @@ class ConfigProgram:
     def read_launch(self, launch: Launch) -> Imported:
         """The file that a start names, with the words behind it. Raises CannotRead."""
         name = next((word for word in launch.words if word.endswith(ENDINGS)), "")
+        if "words" in self._command:
+            return self._with_words(launch)
         if "flags" in self._command:
             return self._with_flags(launch, name)
         if not name:
@@ -145,6 +150,34 @@ class ConfigProgram:
         words = [*self.started(launch), *map(literal, before), *option.split(), f"{{directory}}/{self.config_file}"]
         return self.imported(own, launch, place=launch.place, words=words, asked=asked, dump={"words": before})
 
+    def _with_words(self, launch: Launch) -> Imported:
+        """The words over a file's keys, which stay the user's own. Raises CannotRead."""
+        given = arguments_alone(launch.words)
+        if self._command["words"] == "flags":
+            flags, loose = read_arguments(given)
+            said, rest = nested({name[2:]: values for name, values in flags.items()}), list(loose)
+        else:
+            found = [(word, OVERRIDE.fullmatch(word)) for word in given]
+            said, rest = {}, [word for word, match in found if match is None]
+            if {"-m", "--multirun"} & set(rest):
+                raise CannotRead(f"{launch.place}: --multirun starts several trainings; choose the values of one")
+            for match in (match for _, match in found if match is not None):
+                said = merged(said, nested({match[1]: (match[2],)}))
+        own: Mapping[str, Any] = {}
+        asked = ""
+        named = next((word.rpartition("=")[2] for word in rest if word.endswith(ENDINGS)), "")
+        beside = self._program.get("file", "")
+        if name := named or (beside and str(PurePosixPath(launch.script).parent / beside)):
+            try:
+                own, asked = self.file_of(launch, name)
+            except CannotRead:
+                asked = (
+                    f"{as_written(name)} is not there, and stays: does it say more of batch, devices or parallelism?"
+                )
+        words = [*self.started(launch), *map(literal, given)]
+        dump = {"words": [launch.script, *rest]}
+        return self.imported(merged(own, said), launch, place=launch.place, words=words, asked=asked, dump=dump)
+
     def started(self, launch: Launch) -> list[str]:
         """The words that start the program, as templates."""
         script = re.fullmatch(self._program["script"], launch.script)
@@ -153,11 +186,29 @@ class ConfigProgram:
 
     def delivered(
         self, own: Mapping[str, Any], settings: Mapping[str, Any], trial: Mapping[str, Any], words: Sequence[str]
-    ) -> tuple[Sequence[str], Mapping[str, Any]]:
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The words of the start, and options of the workload: what plans set, and trials alone, is in the file, as the
-        user has it."""
-        file = {"format": "yaml", "base": dict(own), "set": dict(settings), **({"trial": dict(trial)} if trial else {})}
-        return words, {"configs": {self.config_file: file}}
+        user has it; or takes the place of the user's words."""
+        if "words" not in self._command:
+            trial_ = {"trial": dict(trial)} if trial else {}
+            file = {"format": "yaml", "base": dict(own), "set": dict(settings), **trial_}
+            return words, {"configs": {self.config_file: file}}
+        if not words:
+            return words, {}
+        dashes = "--" if self._command["words"] == "flags" else ""
+        told = {f"{dashes}{name}": value for name, value in settings.items()}
+        alone = {f"{dashes}{name}": value for name, value in trial.items()}
+        # A choice of words is one element of the command.
+        chosen = [
+            {axis: {value: f"{name}={word(text)}" for value, text in texts.items()}}
+            for name, choice in told.items()
+            for axis, texts in (choice.items() if isinstance(choice, Mapping) else ())
+        ]
+        plain = {name: None if isinstance(value, Mapping) else value for name, value in told.items()}
+        # What a trial says itself need not be known here.
+        unknown = [name for name, group in groups(words) if name in alone and not all(map(is_known, group))]
+        words = laid_over(words, dict.fromkeys([*told, *unknown]) | dict(lines(plain)))
+        return [*words, *chosen], {"trial_arguments": alone} if alone else {}
 
     def file_of(self, launch: Launch, name: str, depth: int = 0) -> tuple[dict[str, Any], str]:
         """The keys of a file that a start names, and a question where it is not at its place. depth: of files above

@@ -143,8 +143,8 @@ def test_a_row_that_is_cut_over_ranks_needs_fewer_tokens_of_each():
 # Numbers as aggregate_logger.py prints them: Python's, and numpy's of release 2; behind Ray's coloured prefix.
 LINE = (
     "\x1b[36m(TaskRunner pid=714)\x1b[0m step:12 - actor/loss:np.float64(0.5) - "
-    "perf/max_memory_reserved_gb:np.float64(41.5) - training/global_step:12 - timing_s/gen:np.float64(31.25) - timing_s/ref:2.5 - timing_s/old_log_prob:1e-05"
-    " - timing_s/step:np.float64(50.0) - perf/total_num_tokens:812345"
+    "perf/max_memory_reserved_gb:np.float64(41.5) - training/global_step:12 - timing_s/gen:np.float64(31.25) - "
+    "timing_s/ref:2.5 - timing_s/old_log_prob:1e-05 - timing_s/step:np.float64(50.0) - perf/total_num_tokens:812345"
 )
 
 

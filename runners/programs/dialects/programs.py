@@ -23,7 +23,6 @@ from meshtune.runners.programs.dialects.call import launcher_of, with_prefix
 from meshtune.runners.programs.dialects.config_import import read_mapping
 from meshtune.runners.programs.plain import reader as plain
 from meshtune.runners.programs.table import PROGRAMS, programs, table_of
-from meshtune.runners.programs.word_program import WordProgram
 from meshtune.search_spaces.checks import did_you_mean
 
 # Programs that start others come before those that they start. name, as for `--format` -> module.
@@ -129,10 +128,7 @@ def _modules(dialect: str, offers: str, launcher: str = "") -> Iterator[Any]:
         if not dialect and name in _NOT_STARTED_BY.get(launcher, ()):
             continue
         path = DIALECTS[name]
-        if path.endswith("reader"):
-            found: Any = import_module(path)
-        else:
-            found = (WordProgram if "words" in table_of(path).lists["command"] else ConfigProgram)(path)
+        found = import_module(path) if path.endswith("reader") else ConfigProgram(path)
         module = getattr(found, "PROGRAM", found)
         if hasattr(module, offers):
             yield module
