@@ -105,12 +105,13 @@ def stages(reading: Reading) -> None:
     """A pipeline whose first and last stage hold other numbers of layers than those between: those said, or one less
     each for the embedding and the loss."""
     fields, names = reading.fields, ("first_stage_less_layers", "last_stage_less_layers")
+    pp, chunks, layers = fields.get("pp") or 1, fields.get("vpp") or 1, fields.get("model.layers")
     ends = [reading.whole(f"{{stages}}.num_layers_in_{end}_pipeline_stage") for end in ("first", "last")]
     counted = (reading.get(f"{{stages}}.account_for_{part}_in_pipeline_split") for part in ("embedding", "loss"))
-    pp, layers, found = fields.get("pp"), fields.get("model.layers"), tuple(int(truth(each) or 0) for each in counted)
-    if pp and layers and any(ends):
-        found = split_of_ends(layers, pp, fields.get("vpp") or 1, *ends)
-    if pp and found and any(found):
+    first, last = (int(truth(each) or 0) for each in counted)
+    found = split_of_ends(layers, pp, chunks, *ends) if layers and any(ends) else (first, last)
+    # Of one or two chunks they say nothing.
+    if found and any(found) and pp * chunks > 2:
         reading.kept |= {"pp": pp, **dict(zip(names, found, strict=True))}
         fields |= reading.kept
 

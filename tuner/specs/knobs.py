@@ -204,19 +204,16 @@ def knobs_for_command(document: Mapping[str, Any]) -> list[Problem]:
     except InvalidValue:
         # Of knobs that are refused anyway, some could be told to a job all the same by a mistake here.
         return [Problem(KNOBS, "needs the scope `command`")]
+    telling = ("argument", "env", "config", "words", "omit")
     listed = {name: entry for catalog in knob_catalogs().values() for name, entry in catalog.items()}
     known = {knob.name: read_knob(knob.name, listed[knob.name]) for knob in own if knob.name in listed}
     return [
         Problem(f"{KNOBS}.{knob.name}", f"is told by {knob.way} as no catalog has it; needs the scope `command`")
         for knob in own
-        if knob.way not in ("size", "option") and not _is_listed(knob, known.get(knob.name))
+        if knob.way not in ("size", "option")
+        and not (
+            (one := known.get(knob.name)) is not None
+            and all(getattr(knob, name) == getattr(one, name) for name in telling)
+            and all(one.position(value) is not None for value in knob.values)
+        )
     ]
-
-
-def _is_listed(knob: Knob, known: Knob | None) -> bool:
-    telling = ("argument", "env", "config", "words", "omit")
-    return (
-        known is not None
-        and all(getattr(knob, name) == getattr(known, name) for name in telling)
-        and all(known.position(value) is not None for value in knob.values)
-    )

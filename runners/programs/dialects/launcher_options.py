@@ -48,16 +48,12 @@ def spelled_out(words: Sequence[str], variables: Mapping[str, str]) -> Sequence[
                 if not {"-m", "--module"}.intersection(rest[:end]):
                     rest = [*rest[:end], "-m", f"{console['module']}{rest[end]}", *rest[end + 1 :]]
             parts = [part.partition("$") for part in f"{launcher} {console['start']}".split()]
-            values = [_value(variable, given) for _, _, variable in parts]
+            # Of `NAME` or `NAME:default`; None where it is not set.
+            names = [variable.partition(":") for _, _, variable in parts]
+            values = [given.get(name, default if has or not name else None) for name, has, default in names]
             start = [f"{text}{value}" for (text, _, _), value in zip(parts, values, strict=True) if value is not None]
             return [*words[:at], *(part.replace("*", next_word) for part in start), *rest]
     return words
-
-
-def _value(variable: str, given: Mapping[str, str]) -> str | None:
-    """Of `NAME` or `NAME:default`; None where it is not set."""
-    name, has_default, default = variable.partition(":")
-    return given.get(name, default if has_default or not name else None)
 
 
 def _own_launcher(console: Mapping[str, Any], words: Sequence[str]) -> tuple[str, list[str]]:

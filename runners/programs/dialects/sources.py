@@ -28,7 +28,15 @@ def read_source(path: Path, *, given: Mapping[str, str], number: int = 0, dialec
     small = len(content) <= SLOW_LIMITS.max_bytes
     if path.suffix == ".py" or not (text.startswith("#!") or path.suffix in NAMES["scripts"]):
         if small and (path.suffix in NAMES["configurations"] or dialect or programs.is_file(path.name, text)):
-            return _read_file(path, text, dialect)
+            # What a dialect was named for and does not know as a configuration is a script or a log of it.
+            try:
+                return programs.read_file(str(path), text, dialect)
+            except CannotRead:
+                if not dialect or path.suffix in NAMES["configurations"]:
+                    raise
+                if programs.is_log(text):
+                    return programs.read_log(text, dialect)
+                return read_script(text, path=path, given={}, dialect=dialect)
         if path.suffix in _LOGS or programs.is_log(text):
             return programs.read_log(text, dialect)
         if _STEPS.search(text):
@@ -53,15 +61,3 @@ def read_script(text: str, *, path: Path, given: Mapping[str, str], number: int 
 def read_command(text: str, *, given: Mapping[str, str], number: int = 0, dialect: str = "") -> Imported:
     """What one command line says, as if typed in the present folder; no shell runs. Raises CannotRead."""
     return read_script(text, path=Path("command"), given=given, number=number, dialect=dialect)
-
-
-def _read_file(path: Path, text: str, dialect: str) -> Imported:
-    """A configuration; what a dialect was named for and does not know as one is a script or a log of it."""
-    try:
-        return programs.read_file(str(path), text, dialect)
-    except CannotRead:
-        if dialect and path.suffix not in NAMES["configurations"]:
-            if programs.is_log(text):
-                return programs.read_log(text, dialect)
-            return read_script(text, path=path, given={}, dialect=dialect)
-        raise

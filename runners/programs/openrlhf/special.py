@@ -38,17 +38,17 @@ def dynamic(reading: Reading) -> None:
     if truth(reading.get(reading.first(("train.dynamic_batch_enable", "use_dynamic_batch")))):
         tokens = _whole(reading, 16192, "train.max_tokens_per_gpu", "train_max_tokens_per_gpu")
         scored = _whole(reading, tokens, "rollout.max_tokens_per_gpu", "rollout_max_tokens_per_gpu")
-        tp, cp = reading.fields["tp"], reading.fields["cp"]
+        tp, cp = (reading.fields.get(name) or 1 for name in ("tp", "cp"))
         reading.fields |= {f"{_ROLLOUT}.update_tokens": tokens * tp, f"{_ROLLOUT}.log_prob_tokens": scored * tp}
         packed(reading, tokens * tp * cp)
 
 
 def rollout(reading: Reading) -> None:
-    """How far an engine runs ahead (ppo_trainer_async.py: by its queue), and the devices of engines that do not share
-    those of the training."""
-    fields, ahead = reading.fields, bool(truth(reading.get(reading.first(("train.async_enable", "async_train")))))
-    fields[f"{_ROLLOUT}.behind"] = ahead * _whole(reading, 1, "train.async_queue_size", "async_queue_size")
-    if ahead or not truth(reading.get(reading.first(("train.colocate_all", "colocate_all_models")))):
+    """Devices of engines that do not share those of the training."""
+    fields = reading.fields
+    if fields.get(f"{_ROLLOUT}.behind") or not truth(
+        reading.get(reading.first(("train.colocate_all", "colocate_all_models")))
+    ):
         engines = _whole(reading, 1, "vllm.num_engines", "vllm_num_engines")
         fields[f"{_ROLLOUT}.devices"] = devices = engines * (fields.get(f"{_ROLLOUT}.tp") or 1)
         reading.note(f"{devices} more devices are those of the engines: the cluster here has the actor's alone")

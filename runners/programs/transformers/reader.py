@@ -45,7 +45,15 @@ def read_launch(launch: Launch) -> Imported:
         told = f"{launch.place}: {as_written(launch.script)} takes its arguments from {as_written(reading.loose[0])}"
         next_step = "a spec with `kind: command` and that file under `configs` (docs/how-to/huggingface.md)"
         raise CannotRead(f"{told}, which is not read. Next: {next_step}")
-    configs = _read_launcher(reading) if launcher_of(launch.launcher) == "accelerate" and not _left(reading) else {}
+    configs: dict[str, Any] = {}
+    if launcher_of(launch.launcher) == "accelerate":
+        # A program whose own file says what shards, and in which format, where no word of the launcher does.
+        shards = words_of(launch.launcher).keys() & TABLE.words("trial.shards")
+        if reading.table.lists["program"].get("shards", False) and not shards:
+            told = "trials start their ranks without Accelerate's launcher"
+            reading.note(f"{told}, its words and its default_config.yaml")
+        else:
+            configs = _read_launcher(reading)
     reading.table.read(reading)
     reading.table.remark(reading)
     _batch(reading)
@@ -59,16 +67,6 @@ def read_launch(launch: Launch) -> Imported:
     own = program.get(reading.fields.get("stage"), program.get("catalogs", "")).split() if known else []
     catalogs = (*own, *(DEEPSPEED.words("program.catalogs") if reading.sharding.settings is not None else ()))
     return reading.imported(workload, space=_space(reading), catalogs=catalogs, given=said)
-
-
-def _left(reading: TrainerReading) -> bool:
-    """Whether trials start without Accelerate's launcher: of a program whose own file says what shards, and in which
-    format, where no word of the launcher does."""
-    words = words_of(reading.launch.launcher).keys()
-    left = reading.table.lists["program"].get("shards", False) and not words & TABLE.words("trial.shards")
-    if left:
-        reading.note("trials start their ranks without Accelerate's launcher, its words and its default_config.yaml")
-    return left
 
 
 def _read_launcher(reading: TrainerReading) -> dict[str, Any]:

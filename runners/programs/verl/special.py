@@ -18,11 +18,8 @@ def _started(reading: Reading, *names: str) -> bool:
 def kind(reading: Reading) -> str:
     if _started(reading, "sft"):
         return "sft"
-    megatron = _started(reading, "megatron") or "megatron" in (
-        reading.get(f"{_ACTOR}.strategy"),
-        reading.get("model_engine"),
-    )
-    return "megatron" if megatron else "fsdp"
+    engines = (reading.get(f"{_ACTOR}.strategy"), reading.get("model_engine"))
+    return "megatron" if _started(reading, "megatron") or "megatron" in engines else "fsdp"
 
 
 def group(reading: Reading) -> None:

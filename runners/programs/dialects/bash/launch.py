@@ -132,10 +132,15 @@ def _launch_of(trainings: Sequence[_Start], path: Path | None, number: int) -> L
         notes += [before + note for note in (*inner.notes, *noted_here)]
     commands = [command for _, _, command in start.chain]
     command = next((command for command in reversed(commands) if command.directory), commands[-1])
+    directory = command.directory
+    if not is_known(directory):
+        told = f"where `cd {as_written(directory)}` leads is not known here"
+        questions.append(Question("workload.directory", f"line {command.line}: {told}"))
+        directory = ""
     files, asked = _files(start.chain, launch, command, path, place)
     return replace(
         launch,
-        directory=_directory(command, questions) or _beside(launch.script, path, notes),
+        directory=directory or _beside(launch.script, path, notes),
         setup=tuple(setup),
         env={**env, **launch.env},
         files=files,
@@ -381,15 +386,6 @@ def _beside(program: str, path: Path | None, notes: list[str]) -> str:
         return ""
     notes.append(f"{program} lies beside the script, in whose folder trials start")
     return folder
-
-
-def _directory(command: Command, questions: list[Question]) -> str:
-    """Where the last `cd` before the start leads."""
-    if not is_known(command.directory):
-        told = f"where `cd {as_written(command.directory)}` leads is not known here"
-        questions.append(Question("workload.directory", f"line {command.line}: {told}"))
-        return ""
-    return command.directory
 
 
 def _files(

@@ -132,7 +132,11 @@ class _Cutter:
             line = self.line
             if self.text[self.at] == "\n":
                 found.append(Operator("\n", line))
-                self._newline()
+                self.at += 1
+                self.testing = False
+                for place, index, end, tabs in self.waiting:
+                    place[index] = Operator("<<", self.line, self._document(end, tabs=tabs))
+                self.waiting.clear()
             elif total := _SUM.match(self.text, self.at):
                 found.append(Word((Piece(total[0], quoted=True),), line))
                 self.at = total.end()
@@ -164,13 +168,6 @@ class _Cutter:
         if blanks := _BLANKS.match(self.text, self.at):
             self.at = blanks.end()
         return self.at < len(self.text)
-
-    def _newline(self) -> None:
-        self.at += 1
-        self.testing = False
-        for found, index, end, tabs in self.waiting:
-            found[index] = Operator("<<", self.line, self._document(end, tabs=tabs))
-        self.waiting.clear()
 
     def _document(self, end: Word, *, tabs: bool) -> Word:
         """tabs: those that lines begin with are left out."""
