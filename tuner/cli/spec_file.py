@@ -41,13 +41,10 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
     """The document in a spec's file, with what it names in other files, before anything looks at what it means. Raises
     as `read_spec_file`."""
     try:
-        document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
+        with raising(WrongCall, f"{spec}", UnreadableText), problems_as(partial(wrong_spec, spec), of=InvalidSpec):
+            document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
     except FileNotFoundError as error:
         raise WrongCall(f"{spec}: {error.strerror}; `meshtune examples` lists specs to begin with") from None
-    except UnreadableText as error:
-        raise WrongCall(f"{spec}: {error}") from None
-    except InvalidSpec as error:
-        raise wrong_spec(spec, error.problems) from None
     if not isinstance(document, dict):
         return document
     with raising(WrongCall, "", InvalidValue):
