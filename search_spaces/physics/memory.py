@@ -88,40 +88,45 @@ def memory_parts(training: Training, columns: Columns, constants: Constants) -> 
 
 def parts_by_phase(training: Training, columns: Columns, constants: Constants) -> dict[Phase, Parts]:
     """Of later steps; where rows are generated, of an update (STEADY) and of what comes before it."""
-    columns, rollout = in_rows(training.recipe, columns, training.model.seq_len), training.recipe.rollout
+    rollout, every = training.recipe.rollout, columns["micro_batch_size"] * columns["grad_accum_steps"]
+    every = every * training.recipe.rows_per_sample * (rollout.updates if rollout else 1)
+    columns = in_rows(training.recipe, columns, training.model.seq_len)
     stages = stages_apart(training.model, columns)
     parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
     parts = {part: value * constants.memory_factor for part, value in parts.items()}
     if rollout is None:
         return {Phase.STEADY: parts}
-    framework, engine = training.framework, engine_of(training, rollout)
-    nothing = np.zeros(len(columns["pp"]))
-    shared, awake = rollout.devices == 0, nothing + engine.stays + engine.share
-    stays = {MemoryPart.ENGINE: nothing + engine.stays * shared if rollout.sleeps else awake * shared}
-    left = dict.fromkeys(parts, nothing) | stays | {MemoryPart.BUFFERS: parts[MemoryPart.BUFFERS]}
-    # Products may add up into buffers that are made once (Megatron-Core's main gradients).
-    gradients = framework.fused_accumulation and not rollout.weights_leave
-    left[MemoryPart.GRADIENTS] = parts[MemoryPart.GRADIENTS] * gradients
-    left[MemoryPart.OPTIMIZER] = parts[MemoryPart.OPTIMIZER] * (not rollout.optimizer_leaves)
-    left[MemoryPart.WEIGHTS] = parts[MemoryPart.WEIGHTS] * (not rollout.weights_leave)
-    generation = {part: size * shared for part, size in left.items()} | {MemoryPart.ENGINE: awake}
+    framework, engine, nothing = training.framework, engine_of(training, rollout), np.zeros(len(columns["pp"]))
+    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
+    sharded = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
+    # A model that generates by itself has its weights there, unless they are sharded.
+    taken = engine.share - engine.weights * (~sharded & (rollout.share == 0))
+    shared = rollout.devices == 0
+    stays = {MemoryPart.ENGINE: nothing + shared * (engine.stays + taken * (not rollout.sleeps))}
+    keeps = {
+        MemoryPart.WEIGHTS: not rollout.weights_leave,
+        MemoryPart.OPTIMIZER: not rollout.optimizer_leaves,
+        # Products may add up into buffers that are made once (Megatron-Core's main gradients).
+        MemoryPart.GRADIENTS: framework.fused_accumulation and not rollout.weights_leave,
+        MemoryPart.BUFFERS: True,
+    }
+    left = {part: size * keeps.get(part, False) for part, size in parts.items()} | stays
+    generation = {part: size * shared for part, size in left.items()} | {MemoryPart.ENGINE: engine.stays + taken}
     short = engine.short - np.sum(list(generation.values()), axis=0)
-    generation[MemoryPart.ENGINE] = awake + np.maximum(short, 0.0)
+    generation[MemoryPart.ENGINE] = generation[MemoryPart.ENGINE] + np.maximum(short, 0.0)
     row, tp, rows = training.model.seq_len / columns["cp"], columns["tp"], columns["micro_batch_size"]
     if rollout.log_prob_rows or rollout.log_prob_tokens:
-        packed, every = rollout.log_prob_tokens / row, rows * columns["grad_accum_steps"]
-        rows = at_fullest(training.recipe, rollout.log_prob_rows, training.model.seq_len, packed, every)
+        some = np.minimum(rollout.log_prob_rows, every)
+        rows = at_fullest(training.recipe, some, training.model.seq_len, rollout.log_prob_tokens / row, every)
     # Of a logit the product, and a copy in float32 (OpenRLHF 0.11, models/actor.py; NeMo-RL, distributed/
     # model_utils.py; verl's kernel needs none, but its entropy one of 16 bits, workers/actor/dp_actor.py).
     logits = np.minimum(rows * row, FEWEST_CHUNK_TOKENS if framework.kept.loss_chunks else np.inf)
     logits = logits * framework.padded_vocab(training.model, tp) / tp * (framework.activation_bytes + FLOAT32_BYTES)
-    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
-    gathered = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
     log_probs = left | {
         MemoryPart.WEIGHTS: parts[MemoryPart.WEIGHTS],
         MemoryPart.ACTIVATIONS: rows * row * widest_bytes(training.model, tp) * constants.activation_factor,
         MemoryPart.LOGITS: logits * constants.activation_factor,
-        MemoryPart.GATHERED: np.where(gathered, held.gathered_ends + 2 * held.gathered_unit, 0.0),
+        MemoryPart.GATHERED: _gathered(training, columns, held, at_loss=False),
     }
     return {Phase.STEADY: parts | stays, Phase.GENERATION: generation, Phase.LOG_PROBS: log_probs}
 
