@@ -88,9 +88,8 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
         training = replace(training, model=replace(training.model, seq_len=tokens))
     generated = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"] * recipe.rows_per_sample
     columns = in_rows(recipe, columns, tokens)
-    if recipe.rollout is not None:  # the last pass is no fuller than the others
-        columns["micro_batch_size"] = generated / columns["dp"] / columns["grad_accum_steps"]
     floats = {name: column.astype(np.float64) for name, column in columns.items()}
+    floats["micro_batch_size"] = generated / floats["dp"] / floats["grad_accum_steps"]  # in the mean
     rank = Rank(training, floats, constants, Network(training.cluster, constants))
     stage, micro = _slowest_stage(rank), floats["grad_accum_steps"]
     work, beside = stage.work, _beside_s(rank, stage) * (recipe.rollout is None)
@@ -119,9 +118,8 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
     # Every device gathers the trained weights and writes its engine's, or those that it has shards of, to generate
     # itself; what leaves it meanwhile goes and comes back.
     devices = floats["tp"] * floats["pp"] * floats["cp"] * floats["dp"] + rollout.devices
-    refit = (
-        rank.network.gather_s(engine.weights * rollout.tp, devices, 1.0) + 2 * engine.weights / rank.rates.bytes_per_s
-    )
+    written = 2 * engine.weights / rank.rates.bytes_per_s
+    refit = rank.network.gather_s(engine.weights * rollout.tp, devices, 1.0) + written
     refit = np.where((rollout.share > 0) | (floats["zero_stage"] == 3), refit, 0.0)
     moved = leaving_bytes(training, columns) / HOST_LINK_BYTES_PER_S
     return parts | {TimePart.GENERATION: generation, TimePart.REFIT: refit + 2 * moved}
