@@ -212,7 +212,11 @@ class Rank:
         again = full * framework.full_launches + selective * by_product * framework.selective_launches
         more = ADAPTER_LAUNCHES * len(adapted(self.training.model, self.recipe)) * (not framework.compiled)
         launching = self.rates.launch_s * (1 + more) * (1 + again / (1 + BACKWARD_LAUNCHES))
-        launching = launching + constants.launch_factor * self._stalled_s(full)
+        # A layer's collectives are late, hop by hop, while transfers of a pipeline between nodes are under way.
+        devices = c["tp"] * c["cp"] * c["dp"] * c["pp"]
+        stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.domain)
+        hops_s = (10 + 4 * full) * c["tp"] * framework.pipeline_hop_s
+        launching = launching + constants.launch_factor * np.where(stalls, hops_s, 0.0)
         on_host = self.training.cluster.device.kind is DeviceKind.CPU
         waiting = launching if on_host else (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
         weights = gradients * (1 - 1 / np.maximum(1.0, self.passes[1])) + accumulation
@@ -395,14 +399,6 @@ class Rank:
         exchanges = (4 + 2 * full) * one
         shown = self.exposed_s(exchanges, compute) if framework.overlaps_experts else exchanges
         return np.where(c["ep"] > 1, shown, 0.0)
-
-    def _stalled_s(self, full: FloatColumn) -> FloatColumn:
-        """Delay of a layer's collectives, hop by hop, while transfers of a pipeline between nodes are under way."""
-        c = self.columns
-        devices = c["tp"] * c["cp"] * c["dp"] * c["pp"]
-        stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.domain)
-        hops = (10 + 4 * full) * c["tp"]
-        return np.where(stalls, hops * self.training.framework.pipeline_hop_s, 0.0)
 
     def exposed_s(self, transfer: FloatColumn, window: FloatColumn) -> FloatColumn:
         """Seconds that a transfer beside `window` seconds of work adds: a share, and the excess over the window."""

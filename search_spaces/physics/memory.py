@@ -9,6 +9,7 @@ backward pass of a layer, and the optimizer's step.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
@@ -24,14 +25,9 @@ from meshtune.search_spaces.columns import (
     zero_groups,
 )
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
+from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import (
-    FEWEST_CHUNK_TOKENS,
-    FrameworkProfile,
-    Reports,
-    on_device,
-)
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile, Reports
 from meshtune.search_spaces.physics.held import Held, held_of
 from meshtune.search_spaces.physics.recipes import adapted, at_fullest, base_bytes, in_rows, trained_share
 from meshtune.search_spaces.physics.rollout import engine_of, widest_bytes
@@ -155,8 +151,10 @@ def phases(training: Training, columns: Columns, constants: Constants) -> dict[P
 
 def stage_parts(training: Training, columns: Columns, constants: Constants, stage: IntColumn) -> Parts:
     """Bytes by part of one pipeline rank per plan."""
-    model, framework = training.model, on_device(training.framework, training.cluster.device.kind)
-    recipe = training.recipe
+    model, framework, recipe = training.model, training.framework, training.recipe
+    if training.cluster.device.kind is DeviceKind.CUDA and framework.probed:
+        # torch's norm is one kernel there, which keeps its input and output alone.
+        framework = replace(framework, kept=replace(framework.kept, norm_bytes=0.0))
     held = held_of(training, framework, columns, stage)
     states = _states(training, framework, columns, held)
     kinds = layer_bytes(model, framework, columns, constants, recipe)
@@ -176,7 +174,11 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     if recipe.frozen_embedding:
         kept = kept * trained_share(model, recipe, columns, stage)
     backward = np.where(held.layers > 0, kept + np.maximum.reduce(computed), 0.0)
-    head_gradient = _head_gradient(training, framework, columns)
+    # The head's gradient, from the loss to the backward pass. None where it is frozen, or the loss adds it to the
+    # optimizer's own sum: not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline.
+    own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
+    head_gradient = framework.padded_vocab(model, columns["tp"]) / columns["tp"] * model.hidden
+    head_gradient = np.where(own_sum, 0.0, head_gradient * framework.activation_bytes) * recipe.trains_head
     logits = _loss(model, framework, columns, head_gradient)
     if framework.kept.loss_chunks:
         losses = _losses_at_once(framework, columns) - 1 + np.where(splits, np.maximum(2, stage + 1), 0)
@@ -196,7 +198,11 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     reduced = reduced if framework.host_optimizer else np.maximum(reduced, steps)
 
     factor, gradients = constants.activation_factor, states[MemoryPart.GRADIENTS]
-    early = np.where(_fresh(framework, columns), 0.0, gradients)
+    # No gradients exist before the backward pass. The allocator keeps their room, so only tensors tell.
+    tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
+    buckets = (columns["zero_stage"] < 2) & (columns["dp"] * columns["cp"] > 1)
+    fresh = ~buckets & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1) & tells
+    early = np.where(fresh, 0.0, gradients)
     moments: list[Parts] = [
         _moment(kept * factor + last_norm * factor, logits * factor, at_loss, early, held.is_last),
         _moment(backward * factor, nothing, later, early, None),
@@ -205,7 +211,10 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     parts = states | fullest(moments)
     offset = WORKSPACES_SHARE if framework.reports is Reports.ALLOCATED else 1.0
     beside = constants.memory_offset_bytes * offset + _outside(training, columns)
-    parts[MemoryPart.BUFFERS] = beside + _received(framework, columns, stage, layer)
+    # Hidden states and their gradients, as they come from the neighbours.
+    pp, ahead = columns["pp"], columns["grad_accum_steps"] if framework.kept.torch_pipeline else 1
+    each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
+    parts[MemoryPart.BUFFERS] = beside + np.where(pp > 1, each * ahead * layer.between, 0.0)
     cached = _late(training, columns, constants) if framework.kept.late_buffers else nothing
     if framework.kept.flat_copies and framework.reports is not Reports.ALLOCATED:
         cached = cached + states[MemoryPart.WEIGHTS]
@@ -280,14 +289,6 @@ def _moment(
         MemoryPart.GRADIENTS: gradients,
     }
     return parts if where is None else {part: np.where(where, value, 0.0) for part, value in parts.items()}
-
-
-def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
-    """Where no gradients exist before the backward pass. The allocator keeps their room, so only tensors tell."""
-    tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
-    buckets = (columns["zero_stage"] < 2) & (columns["dp"] * columns["cp"] > 1)
-    alone: BoolColumn = ~buckets & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1)
-    return alone & tells
 
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
@@ -394,17 +395,6 @@ def _loss_gradients(
     return tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes + head_gradient
 
 
-def _head_gradient(training: Training, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
-    """Bytes of the head's, from the loss to the backward pass. None where it is frozen, or the loss adds it to the
-    optimizer's own sum: not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
-    if not training.recipe.trains_head:
-        return np.zeros(len(columns["pp"]))
-    model = training.model
-    own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
-    rows = framework.padded_vocab(model, columns["tp"]) / columns["tp"]
-    return np.where(own_sum, 0.0, rows * model.hidden * framework.activation_bytes)
-
-
 def _states(training: Training, framework: FrameworkProfile, columns: Columns, held: Held) -> Parts:
     """Weights, gradients and optimizer state; weights of other models beside. In a pipeline a chunk's gradients stay
     whole until its last micro-batch (docs/explanation/memory.md), and other chunks' beside them unless its backward
@@ -433,19 +423,14 @@ def _states(training: Training, framework: FrameworkProfile, columns: Columns, h
     gradients = np.where(zero >= 2, at_once + (0.0 if framework.host_optimizer else shards), whole)
     states = np.where(zero >= 1, shards, whole) * framework.optimizer_bytes
     states = states + np.where(zero >= 1, held.end_shards, held.ends) * framework.more_end_bytes
+    # Other models are cut as the trained one by tp and pp, and sharded where ZeRO 3 shards.
+    bits: float = sum((one.parameters or training.model.parameters) * one.bits for one in recipe.beside)
+    ranks = sharding_ranks(columns)
     return {
-        MemoryPart.WEIGHTS: weights + _beside_bytes(training, columns),
+        MemoryPart.WEIGHTS: weights + bits / 8 / (columns["tp"] * columns["pp"] * np.where(zero == 3, ranks, 1)),
         MemoryPart.GRADIENTS: gradients * framework.gradient_bytes,
         MemoryPart.OPTIMIZER: states * (not framework.host_optimizer),
     }
-
-
-def _beside_bytes(training: Training, columns: Columns) -> FloatColumn:
-    """Weights of other models on a rank: cut as the trained one's by tp and pp, and sharded where ZeRO 3 shards."""
-    bits: float = sum((one.parameters or training.model.parameters) * one.bits for one in training.recipe.beside)
-    shards = np.where(columns["zero_stage"] == 3, sharding_ranks(columns), 1)
-    each: FloatColumn = bits / 8 / (columns["tp"] * columns["pp"] * shards)
-    return each
 
 
 def _gathered(training: Training, columns: Columns, held: Held, *, at_loss: bool) -> FloatColumn:
@@ -491,14 +476,6 @@ def _reducing(
     buckets = bucket * (1 + (zero < 3) * framework.overlapped_gradients)
     reducing = np.where(where, ends, 0.0) + np.where(zero > 0, buckets, 0.0)
     return np.where(columns["dp"] * columns["cp"] > 1, reducing, 0.0)
-
-
-def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
-    """Hidden states and their gradients, as they come from the neighbours."""
-    pp = columns["pp"]
-    each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
-    ahead = columns["grad_accum_steps"] if framework.kept.torch_pipeline else np.ones_like(pp)
-    return np.where(pp > 1, each * ahead * layer.between, 0.0)
 
 
 def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
