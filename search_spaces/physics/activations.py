@@ -107,25 +107,18 @@ def _bytes_of_kind(
     asked = max(1, model.top_k) * load * model.ffn
     inner = (asked + model.shared_ffn) * (model.activation.matrices - 1)
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
-    gradients = np.maximum(gradients, _gathering(setting)) + tokens * FLOAT32_BYTES * inputs.widest_cast / tp
+    # With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
+    # activations, which are gone then: all of them, their gradients, a kernel's gradients, and one hidden state.
+    gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
+    every = 3 * columns["cp"] * (model.kv_width + model.value_width) / tp + model.hidden
+    gone = _feed_forward(setting, np.ones_like(tp) if framework.kept.gathered_inputs else split)
+    gathered = np.where(gathers, tokens * (every * framework.activation_bytes - gone), 0.0)
+    gradients = np.maximum(gradients, gathered) + tokens * FLOAT32_BYTES * inputs.widest_cast / tp
     attention = (model.query_width + model.kv_width + model.value_width) / tp
     products = (
         tokens * framework.activation_bytes * (inner / tp + attention + _latent_width(model) / split) + 2 * between
     )
     return LayerBytes(kept, whole - light, gradients, products, between)
-
-
-def _gathering(setting: _Setting) -> FloatColumn:
-    """With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
-    activations, which are gone then: all of them, their gradients, a kernel's gradients of them, and one hidden state.
-    0 otherwise."""
-    model, framework, columns, tokens, tp, split, *_ = setting
-    width = framework.activation_bytes
-    gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
-    every = columns["cp"] * (model.kv_width + model.value_width) / tp * width
-    entrance = np.ones_like(tp) if framework.kept.gathered_inputs else split
-    gone = _feed_forward(setting, entrance)
-    return np.where(gathers, tokens * (3 * every + model.hidden * width - gone), 0.0)
 
 
 def _whole(setting: _Setting) -> FloatColumn:

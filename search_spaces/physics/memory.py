@@ -215,7 +215,13 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     pp, ahead = columns["pp"], columns["grad_accum_steps"] if framework.kept.torch_pipeline else 1
     each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
     parts[MemoryPart.BUFFERS] = beside + np.where(pp > 1, each * ahead * layer.between, 0.0)
-    cached = _late(training, columns, constants) if framework.kept.late_buffers else nothing
+    # Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device. Without
+    # a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the device is
+    # not behind (docs/explanation/physics-memory.md).
+    late = (pp > 1) & (columns["tp"] <= training.cluster.domain) | (pp == 1) & (columns["grad_accum_steps"] > 1)
+    late = late & (columns["tp"] > 1) & (columns["sequence_parallel"] > 0) & framework.kept.late_buffers
+    each = tokens * model.hidden * framework.activation_bytes
+    cached = np.where(late, constants.late_buffers * each, 0.0)
     if framework.kept.flat_copies and framework.reports is not Reports.ALLOCATED:
         cached = cached + states[MemoryPart.WEIGHTS]
     # What the allocator could have back is given back before memory runs out, so it never fills it; nor do states that
@@ -476,16 +482,3 @@ def _reducing(
     buckets = bucket * (1 + (zero < 3) * framework.overlapped_gradients)
     reducing = np.where(where, ends, 0.0) + np.where(zero > 0, buckets, 0.0)
     return np.where(columns["dp"] * columns["cp"] > 1, reducing, 0.0)
-
-
-def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
-    """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
-
-    Without a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the
-    device is not behind (docs/explanation/physics-memory.md)."""
-    model, framework = training.model, training.framework
-    gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
-    inside = (columns["pp"] > 1) & (columns["tp"] <= training.cluster.domain)
-    where = gathered & (inside | (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1))
-    each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
-    return np.where(where, constants.late_buffers * each, 0.0)

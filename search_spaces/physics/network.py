@@ -200,7 +200,12 @@ class Network:
         if in_rack < MAX_WHOLE:
             rack = np.clip(np.floor(in_rack / np.asarray(stride)), 1.0, ranks)
             racks = ranks / rack
-        near_s, near = self._near(inner, stride)
+        # Inside a node: of the module's link where the group fits a module.
+        node = self.cluster.node_link or FREE
+        module = self.cluster.module_link or node
+        within = np.asarray(inner * stride) <= self.cluster.devices_per_module
+        near_s = np.where(within, module.latency_s, node.latency_s)
+        near = np.where(within, self._near_reached(module), self._near_reached(node))
         outer = ranks / inner
         # What leads out of the domain's devices, and out of its racks.
         network = self.cluster.network_link or FREE
@@ -217,16 +222,6 @@ class Network:
         cluster = self.cluster
         rack = cluster.nodes_per_rack * cluster.devices_per_node
         return cluster.domain, rack if rack > cluster.domain else MAX_WHOLE
-
-    def _near(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
-        """Latency and bandwidth inside a node: of the module's link where the group fits a module."""
-        node, module = self.cluster.node_link or FREE, self.cluster.module_link
-        if module is None:
-            return np.full(n.shape, node.latency_s), np.broadcast_to(self._near_reached(node), n.shape)
-        within = np.asarray(n * stride) <= self.cluster.devices_per_module
-        alpha = np.where(within, module.latency_s, node.latency_s)
-        reached: FloatColumn = np.where(within, self._near_reached(module), self._near_reached(node))
-        return np.asarray(alpha, dtype=np.float64), reached
 
     def _near_reached(self, link: LinkSpec) -> FloatColumn:
         share = self.constants.node_efficiency

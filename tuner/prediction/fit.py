@@ -129,7 +129,10 @@ class FitQuestion:
     def best(self, columns: Columns, recipe: Recipe | None = None, seq_len: int = 0) -> Setting:
         """The fastest of these plans that is safe, else the one that is nearest to fit. recipe: in place of the spec's.
         seq_len: of all rows."""
-        training = training_of(self.spec if recipe is None else replace(self.spec, training=recipe))
+        recipe = self.spec.training if recipe is None else recipe
+        if seq_len:
+            recipe = replace(recipe, mean_tokens=seq_len if recipe.rollout else 0)
+        training = training_of(replace(self.spec, training=recipe))
         sizes = columns["micro_batch_size"]
         groups = [(sizes > 0, seq_len or training.model.seq_len)]
         if self.lengths and not seq_len:
@@ -152,8 +155,7 @@ class FitQuestion:
         one, cluster = rows(outlook.columns, slice(row, row + 1)), self.spec.cluster
         plan = Plan(**{name: value_of(name, int(one[name][0])) for name in PLAN_FIELDS})
         prediction, own = outlook.of(row, plan), outlook.training
-        speed = prediction.speed
-        rollout = own.recipe.rollout
+        speed, rollout = prediction.speed, recipe.rollout
         devices = plan.world_size + (rollout.devices if rollout else 0)
         hours = devices * TOKENS / speed.tokens_per_s.value / 3600 if speed else None
         by_phase = phases(own, one, self.basis.calibration.constants)
@@ -238,13 +240,12 @@ def fit(question: FitQuestion) -> Fit:
     sizes = space.columns["micro_batch_size"]
     layouts = rows(space.columns, sizes == sizes.min())
     free, ones = {**layouts, "grad_accum_steps": layouts["pp"]}, np.ones_like(layouts["pp"])
-    packed = spec.training.rollout is not None and spec.training.rollout.update_tokens > 0
     largest = longest = enough = None
     if best.safe:
-        if not packed:  # else passes are as full whatever the micro-batch is
+        rollout = spec.training.rollout
+        if rollout is None or not rollout.update_tokens:  # else passes are as full whatever the micro-batch is
             largest = _largest(MICRO_BATCHES, lambda size: question.best({**free, "micro_batch_size": size * ones}))
-        even = (replace(spec.training, mean_tokens=tokens) for tokens in SEQUENCES)
-        longest = _largest(tuple(even), lambda recipe: question.best(layouts, recipe, recipe.mean_tokens))
+        longest = _largest(SEQUENCES, lambda tokens: question.best(layouts, None, tokens))
     else:  # of the recipe, in any layout
         enough = next((one for one in chain(changes, _of_recipe(question, start, layouts)) if one.safe), None)
     diagram = tuple(_diagram(question, start.prediction.plan))
@@ -274,7 +275,7 @@ def _diagram(question: FitQuestion, plan: Plan) -> Iterator[Cell]:
     sizes = {plan.micro_batch_size, *(2**power for power in range(11) if each % 2**power == 0)}
     shares = {rollout.share, *SHARES} if rollout.share else {0.0}
     for share, size in product(sorted(shares), sorted(sizes)):
-        packed = size * question.spec.model.seq_len * (rollout.update_tokens > 0)
+        packed = size * question.spec.model.seq_len // plan.cp * (rollout.update_tokens > 0)
         own = replace(recipe, rollout=replace(rollout, share=share, update_tokens=packed))
         setting = question.best(columns_of([replace(plan, micro_batch_size=size, grad_accum_steps=each // size)]), own)
         rows, speed = setting.generated, setting.prediction.speed
@@ -320,7 +321,7 @@ def _likely(training: Training, columns: Columns, constants: Constants) -> Itera
     yield rows(columns, np.argsort(peak)[:TOGETHER])
 
 
-def _largest(values: Sequence[Any], setting_of: Callable[[Any], Setting]) -> Setting | None:
+def _largest(values: Sequence[int], setting_of: Callable[[int], Setting]) -> Setting | None:
     """The setting of the last of ascending values for which a plan is safe, as memory grows with them."""
     low, high, known = -1, len(values), None
     while high - low > 1:

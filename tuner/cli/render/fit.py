@@ -29,7 +29,9 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield from _setting("your setting", fit.given)
     if not fit.fits:
         yield Text(f"\nnothing fits with P(fits) {percent(SURE)}", style="red")
-    yield from _setting("the fastest that is safe" if fit.fits else "the nearest", best)
+    name = "the fastest that is safe" if fit.fits else "the nearest"
+    same = fit.given is not None and fit.given.prediction.plan_key == best.prediction.plan_key
+    yield from [Text(f"\n{name}: your setting", style="bold")] if same else _setting(name, best)
     if enough is not None:
         parts = filter(None, [_peak(enough), _time(enough), enough.effect])
         yield Text(f"it would fit with {enough.words}: {', '.join(parts)}", style="bold")
@@ -41,9 +43,7 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield Text(f"longest sequence: {most.seq_len:,}: {_peak(most)}: {most.words}")
     if fit.diagram:
         yield _diagram(fit)
-        yield Text(
-            "g, p, u: generation, log-probabilities, update (later steps) may not fit; ~: rows wait; *: fastest"
-        )
+        yield Text("g, p, u: generation, log-probabilities, update (later steps) may not fit; ~: rows wait; *: fastest")
     if fit.changes:
         yield _changes(fit)
     yield from (Text(f"note: {note}") for note in fit.notes)
