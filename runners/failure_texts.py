@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,68 +18,14 @@ from meshtune.runners.log_lines import read_tail, split_lines, untagged
 if TYPE_CHECKING:  # jobs import this in their site's own environment, without RE2
     from meshtune.runners.programs.log_patterns import Patterns
 
-# Regular expressions that are searched for in one line, in this order, and where each text comes from. Each takes a
-# time that grows with the line alone: after what may stand anywhere in it, no repetition is without a limit.
-# First of inference engines: their share of the device is too small for weights and one row, or not free.
-ENGINE_TEXTS = (
-    "No available memory for the cache blocks",  # vLLM v1/core/kv_cache_utils.py
-    "To serve at least one request with the models?'s? max seq len",  # vLLM v1/core/kv_cache_utils.py
-    "larger than the maximum number of tokens that can be stored in KV cache",  # vLLM 0, worker/worker.py
-    "Free memory on device .{0,100}is less than desired GPU memory utilization",  # vLLM v1/worker/utils.py
-    "Not enough memory.{1,2}Please try to increase --mem-fraction-static",  # SGLang model_executor/pool_configurator.py
-    "(?:Prefill|Decode) out of memory. Try to lower your batch size",  # SGLang mem_cache/common.py
-)
-# Of engines that put rows back for lack of room, and go on: vLLM 0 core/scheduler.py, SGLang managers/scheduler.py.
-WAITS = ("because there is not enough KV cache space", "#retracted_reqs: ")
-FAILURE_TEXTS: tuple[tuple[Cause, str], ...] = (
+# By cause: see there for the texts and where each comes from.
+_LINES = files("meshtune.runners").joinpath("failure_texts.txt").read_text("utf-8").splitlines()
+_ROWS = [line.split("\t") for line in _LINES if not line.startswith("#")]
+ENGINE_TEXTS, WAITS = ([text for kind, _, text in _ROWS if kind == wanted] for wanted in ("engine", "waits"))
+FAILURE_TEXTS = [
     *((Cause.OOM, text) for text in ENGINE_TEXTS),
-    (Cause.OOM, "DefaultCPUAllocator: (?:can't allocate|not enough) memory"),  # torch c10/core/impl/alloc_cpu
-    (Cause.OOM, "(?:CUDA|HIP|XPU) out of memory"),  # torch c10/cuda/CUDACachingAllocator, c10/xpu
-    (Cause.OOM, "(?:CUDA|HIP) [Ee]rror: out of memory"),  # torch c10/cuda/CUDAException, vLLM csrc/cumem_allocator.cpp
-    (Cause.OOM, r"\bOutOfMemoryError\b"),  # torch.OutOfMemoryError, jaxlib
-    (Cause.OOM, r"^(?:[\w.]+\.)?_?(?:Array)?MemoryError\b"),  # Python, numpy
-    (Cause.OOM, r"\bstd::bad_alloc\b"),  # C++ operator new
-    (Cause.OOM, "CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"),  # the drivers of CUDA and HIP
-    (Cause.OOM, "(?:CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"),  # cuBLAS and cuDNN, creating a handle
-    (Cause.OOM, r"Cuda failure (?:\d+ )?'out of memory'"),  # NCCL src/include/checks.h
-    (Cause.OOM, "(?:UR|PI)_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY"),  # oneAPI unified runtime
-    (Cause.OOM, "UR_RESULT_ERROR_OUT_OF_RESOURCES|PI_ERROR_OUT_OF_RESOURCES"),  # oneAPI unified runtime
-    (Cause.OOM, r"\boom[-_]kill event"),  # slurmstepd, cgroup plugin
-    (Cause.OOM, "Out of memory: Killed process"),  # Linux mm/oom_kill.c
-    # argparse refuses a value, which is a plan's where the argument has a placeholder.
-    (Cause.ILLEGAL_SETTING, r"error: argument \S.{0,200}: invalid "),  # Python argparse
-    (Cause.STORAGE, "No space left on device|Disk quota exceeded|Read-only file system"),  # errno
-    (Cause.STORAGE, "Stale (?:NFS )?file handle|Input/output error"),  # errno
-    (Cause.HANG, "Watchdog caught collective operation timeout"),  # torch ProcessGroupNCCL.cpp
-    (Cause.HANG, "timed out in monitoredBarrier"),  # torch ProcessGroupGloo.cpp
-    (Cause.HANG, r"Timed out waiting \d+ ?ms for (?:recv|send) operation"),  # gloo tcp/unbound_buffer.cc
-    (Cause.COMMUNICATION, "[Cc]onnection (?:was )?(?:closed|reset|refused)"),  # errno, gloo tcp/pair.cc, NCCL
-    (Cause.COMMUNICATION, "Broken pipe"),  # errno
-    (Cause.COMMUNICATION, "Timed out waiting|Timed out after .{0,200} waiting for clients"),  # torch c10d store
-    (Cause.COMMUNICATION, "[Ww]ait timeout|Socket Timeout|Socket (?:unexpectedly )?closed"),  # torch c10d store
-    (Cause.COMMUNICATION, "Operation timed out|collective operation timeout"),  # errno, torch c10d
-    (Cause.COMMUNICATION, "timed out connecting|client socket has (?:timed out|failed)"),  # torch c10d, gloo
-    (Cause.COMMUNICATION, "ncclRemoteError|remote process exited"),  # torch NCCLUtils
-    (Cause.COMMUNICATION, "ncclSystemError|unhandled system error"),  # torch NCCLUtils: sockets and verbs
-    (Cause.COMMUNICATION, "NCCL communicator was aborted"),  # torch NCCLUtils
-    (Cause.COMMUNICATION, "[Ff]ailed to recv, got 0 bytes"),  # torch c10d TCPStore
-    (Cause.COMMUNICATION, "EADDRINUSE|Address already in use"),  # errno: the port of the meeting is taken
-    (Cause.USER_BUG, r"^(?:ModuleNotFound|Import)Error: "),  # Python
-    (Cause.USER_BUG, r"^(?:Syntax|Indentation|Tab)Error: "),  # Python
-    (Cause.USER_BUG, r"^(?:FileNotFound|Permission|NotADirectory|IsADirectory)Error: "),  # Python
-    (Cause.USER_BUG, r"^\S{0,200}python\S{0,20}: (?:can't open file|No module named|Error while finding)"),  # CPython
-    (Cause.USER_BUG, r"^\S*sh: .*(?:not found|No such file or directory|Permission denied)$"),  # sh, bash
-    (Cause.USER_BUG, r": cd: (?:can't cd to |.{0,300}No such file)"),  # sh, bash
-    (Cause.USER_BUG, r"^\S*(?:env|srun|exec\w{0,8}): .*(?:No such file|Permission denied)"),  # env, srun
-    (Cause.USER_BUG, "error: unrecognized arguments: "),  # Python argparse
-    (Cause.USER_BUG, "error: the following arguments are required: "),  # Python argparse
-    (Cause.USER_BUG, r"error: (?:ambiguous option: |argument \S.{0,200}: expected )"),  # Python argparse
-    (Cause.USER_BUG, "Error: (?:No such option|Missing (?:argument|option|parameter))"),  # click, typer
-    (Cause.USER_BUG, "Torch not compiled with CUDA enabled"),  # torch/cuda/__init__.py
-    # What a launcher says of a child whose own words are elsewhere is no word of the program's.
-    (Cause.CRASH, r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception)(?:: |$)"),  # Python: an exception's own line
-    (Cause.CRASH, "^Fatal Python error: |^Segmentation fault"),  # CPython, sh
-)
+    *((Cause(kind), text) for kind, _, text in _ROWS if kind not in ("engine", "waits")),
+]
 # Exceptions of launchers, which tell that a child failed and not why.
 _LAUNCHERS = re.compile(r"(?:ChildFailed|CalledProcess|ProcessExited|ProcessRaised)(?:Error|Exception)\b")
 # Which of several failures in one job the others follow from: what a rank died of itself comes before what its peers

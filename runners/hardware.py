@@ -181,7 +181,7 @@ def parse_rocm_json(text: str) -> dict[str, HardwareKind]:
     """The devices of an answer to ROCM_ARGUMENTS, by index; none in another form. It names no highest clock."""
     if not text:
         return {}
-    try:
+    with suppress(UnreadableText, AttributeError):
         document: Any = read_json(text)
         driver = str(document.get("system", {}).get("Driver version", ""))[:MAX_TEXT]
         devices = {}
@@ -192,9 +192,8 @@ def parse_rocm_json(text: str) -> dict[str, HardwareKind]:
             if 0 < len(name) <= MAX_TEXT:
                 size = _whole(str(card.get("VRAM Total Memory (B)", "")))
                 devices[key[4:]] = HardwareKind(device=name, memory_bytes=size, driver=driver)
-    except (UnreadableText, AttributeError):
-        return {}
-    return devices
+        return devices
+    return {}
 
 
 def _whole(text: str) -> int | None:

@@ -4,17 +4,19 @@ the package, breaks only its own. Schedulers of other packages are found by the 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshtune.runners.extras import EXTRAS, require_extra
-from meshtune.runners.packages import Packaged, unloadable, with_packages
+from meshtune.runners.packages import Packaged, RowT, unloadable, with_packages
 from meshtune.runners.processes.job_user import RUN_AS
-from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean, names_in
+from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
 
 if TYPE_CHECKING:
     from meshtune.runners.base import Runner
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
 
 # Of entry points "NAME = module:attribute", whose attribute is a Scheduler.
 GROUP = "meshtune.runners"
+_TABLE = tomllib.loads(files("meshtune.runners").joinpath("registry.toml").read_text("utf-8"))  # noqa: TID251  # ours
+
+
+def _rows(section: str, kind: type[RowT]) -> dict[str, RowT]:
+    """The rows of a section of registry.toml."""
+    made: Mapping[str, Callable[[Any], Any]] = {"harmless": frozenset, "question": tuple}
+    return {
+        name: kind(**{key: made[key](value) if key in made else value for key, value in row.items()})
+        for name, row in _TABLE[section].items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,118 +61,20 @@ class Scheduler(Packaged):
     allocation: str = ""
 
 
-SCHEDULERS: Mapping[str, Scheduler] = {
-    "local": Scheduler(
-        options="meshtune.runners.schedulers.local.runner:LocalOptions",
-        runner="meshtune.runners.schedulers.local.runner:create",
-        harmless=frozenset({"slots", "idle_s"}),
-    ),
-    "ray": Scheduler(
-        options="meshtune.runners.schedulers.ray.runner:RayOptions",
-        runner="meshtune.runners.schedulers.ray.runner:create",
-        told_apart={"address": "auto", "namespace": "meshtune"},
-        question=("ray", "status"),
-        allocation="RAY_JOB_ID",
-        # address would have the service connect to, and trust, whatever answers there.
-        harmless=frozenset({"namespace", "idle_s"}),
-    ),
-    "slurm": Scheduler(
-        options="meshtune.runners.schedulers.slurm.script:SlurmOptions",
-        runner="meshtune.runners.schedulers.slurm.modes:create",
-        script="meshtune.runners.schedulers.slurm.script:render_script",
-        words="a job script for sbatch that measures the plan again",
-        script_file="job.sbatch",
-        send="sbatch",
-        asked="meshtune.runners.schedulers.slurm.modes:asked",
-        told_apart={"mode": "job", "cluster": ""},
-        question=("sinfo", "--noheader", "--format=%P %D %T"),
-        allocation="SLURM_JOB_ID",
-        # extra_lines and srun_arguments may name files and programs, setup, teardown and prefix are shell; environment
-        # may preload a library; a container's image is a program, and its mounts are files.
-        harmless=names_in("""
-            mode partition account qos constraint reservation gres exclude cpus_per_device call_limit_s poll_s cluster
-            mpi cpu_bind gpu_bind memory_mib_per_device pilot_s pilot_nodes pilot_idle_s wckey login_shell
-        """),
-    ),
-    "pbs": Scheduler(
-        options="meshtune.runners.schedulers.pbs.runner:PbsOptions",
-        runner="meshtune.runners.schedulers.pbs.runner:create",
-        script="meshtune.runners.schedulers.pbs.runner:render_script",
-        words="a job script for qsub that measures the plan again",
-        script_file="job.pbs",
-        send="qsub",
-        question=("pbsnodes", "-l"),
-        allocation="PBS_JOBID",
-        # mpiexec is a command line.
-        harmless=frozenset(
-            {"queue", "project", "filesystems", "select", "place", "call_limit_s", "poll_s", "login_shell"}
-        ),
-    ),
-    "simulated": Scheduler(
-        options="meshtune.runners.schedulers.ground_truth:HiddenClusterOptions",
-        runner="meshtune.runners.schedulers.simulated:create",
-        harmless=frozenset({"seed", "noise", "fault_rate", "seconds_per_trial", "slots"}),
-    ),
-    "external": Scheduler(
-        options="meshtune.runners.schedulers.external:ExternalOptions",
-        runner="meshtune.runners.schedulers.external:create",
-        harmless=frozenset(),
-    ),
-    "kubernetes": Scheduler(
-        options="meshtune.runners.schedulers.kubernetes.options:KubernetesOptions",
-        runner="meshtune.runners.schedulers.kubernetes.runner:create",
-        told_apart={"context": "", "namespace": "default", "queue": ""},
-        # The others are images, files of nodes, accounts, and whatever a pod may be.
-        harmless=frozenset({"queue", "device", "limits", "keep_s", "call_limit_s", "poll_s"}),
-    ),
-    "jobset": Scheduler(
-        options="meshtune.runners.schedulers.kubernetes.export:JobSetOptions",
-        script="meshtune.runners.schedulers.kubernetes.export:render_jobset",
-        words="a Kubernetes JobSet that measures the plan again",
-        script_file="jobset.yaml",
-        send="kubectl create -f",
-    ),
-    "trainjob": Scheduler(
-        options="meshtune.runners.schedulers.kubernetes.export:TrainJobOptions",
-        script="meshtune.runners.schedulers.kubernetes.export:render_trainjob",
-        words="a TrainJob of Kubeflow Trainer that measures the plan again",
-        script_file="trainjob.yaml",
-        send="kubectl create -f",
-    ),
-}
+SCHEDULERS: Mapping[str, Scheduler] = _rows("schedulers", Scheduler)
 # The built-in ones; `runners` has those of other packages too.
 RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.items() if place.runner}
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingProgram:
-    """A training code. workload: "module:class(options)". words: what its jobs run, for people. harmless: as a
-    scheduler's."""
+class TrainingProgram(Packaged):
+    """A training code. workload: "module:class(options)". words: what its jobs run, for people."""
 
     workload: str
     words: str
-    harmless: frozenset[str] | None = None
 
 
-WORKLOADS: Mapping[str, TrainingProgram] = {
-    "torch": TrainingProgram(
-        "meshtune.runners.programs.workloads.torch:TorchWorkload",
-        "the built-in trainer",
-        harmless=names_in("""
-            dtype learning_rate router imbalance compile async_tp measuring attention threads prefetch gather_ahead
-            selective loss_chunks float8
-        """),
-    ),
-    "command": TrainingProgram("meshtune.runners.programs.workloads.command:CommandWorkload", "the spec's own command"),
-    "megatron": TrainingProgram("meshtune.runners.programs.megatron.workload:MegatronWorkload", "Megatron"),
-    "deepspeed": TrainingProgram("meshtune.runners.programs.deepspeed.workload:DeepSpeedWorkload", "DeepSpeed"),
-    "torchtitan": TrainingProgram("meshtune.runners.programs.torchtitan.workload:TorchtitanWorkload", "torchtitan"),
-    "simulated": TrainingProgram(
-        "meshtune.runners.programs.workloads.simulated:SimulatedWorkload",
-        "a simulation",
-        harmless=frozenset({"framework", "contexts", "measuring", "effects"}),
-    ),
-}
+WORKLOADS: Mapping[str, TrainingProgram] = _rows("workloads", TrainingProgram)
 
 
 # Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.

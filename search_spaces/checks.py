@@ -57,15 +57,23 @@ class UserError(Exception):
     """Its message tells a user what to mend."""
 
 
-class InvalidValue(UserError, ValueError):
-    """A value that breaks its own rules. Trying again with the same value fails again."""
+class Mistaken(UserError, ValueError):
+    """Something with mistakes. `problems` has all of them, each with its path."""
+
+    between: ClassVar[str]
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("; ".join(str(problem) for problem in self.problems))
+        super().__init__(self.between.join(map(str, self.problems)))
 
     def __reduce__(self) -> tuple[Any, ...]:  # by default copies are made from the message
         return type(self), (self.problems,)
+
+
+class InvalidValue(Mistaken):
+    """A value that breaks its own rules. Trying again with the same value fails again."""
+
+    between = "; "
 
 
 @contextmanager
@@ -78,12 +86,14 @@ def raising(kind: Callable[[str], Exception], words: str, *caught: type[Exceptio
 
 
 @contextmanager
-def problems_as(kind: Callable[[list[Problem]], Exception], prefix: str = "") -> Iterator[None]:
-    """Raise such an error with the problems of an InvalidValue, seen from the document that has the value at
+def problems_as(
+    kind: Callable[[list[Problem]], Exception], prefix: str = "", of: type[Mistaken] = InvalidValue
+) -> Iterator[None]:
+    """Raise such an error with the problems of one of the kind `of`, seen from the document that has the value at
     `prefix`."""
     try:
         yield
-    except InvalidValue as error:
+    except of as error:
         raise kind([problem.under(prefix) for problem in error.problems]) from None
 
 

@@ -143,7 +143,8 @@ class Rollout(Closed):
     updates: Whole = 1
     # Tensor-parallel devices of one engine.
     tp: Whole = 1
-    # Of the device's memory: what the engine takes for weights, passes and keys and values together.
+    # Of the device's memory: what the engine takes for weights, passes and keys and values together. 0: there is none,
+    # and the model generates by itself, with keys and values beside its weights.
     share: Chance = 0.5
     # Rows that one engine has in flight at the most.
     max_rows: Whole = 256
@@ -170,7 +171,6 @@ class Rollout(Closed):
     behind: Count = 0
 
     def _check(self, checks: Checks) -> None:
-        checks.require(self.share > 0, "share", "must be above 0: the engine has to hold the weights")
         object.__setattr__(self, "mean_answer_tokens", self.mean_answer_tokens or self.answer_tokens)
         longer = f"mean_answer_tokens({self.mean_answer_tokens}) is more than answer_tokens({self.answer_tokens})"
         checks.require(self.mean_answer_tokens <= self.answer_tokens, "mean_answer_tokens", longer)

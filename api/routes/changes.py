@@ -24,14 +24,13 @@ from meshtune.api.errors import InvalidBody
 from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFERENCE
 from meshtune.api.routes.campaigns import ShowCampaign
 from meshtune.api.worker_pool import AskedHandle
-from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
+from meshtune.search_spaces.checks import Mistaken, Problem, problems_as
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import document_of, space_of
 from meshtune.tuner.service.changing import legal_plan
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import CampaignView
 from meshtune.tuner.service.views.trials import TrialView, trial_view
-from meshtune.tuner.specs.document import InvalidSpec
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
 _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": SPEC_REFERENCE}}}}
@@ -103,7 +102,5 @@ def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> li
 
 
 def _changed(service: Service, campaign_id: str, changes: object, *, resume: bool = False) -> Campaign:
-    try:
+    with problems_as(InvalidBody, of=Mistaken):
         return service.changing.change(campaign_id, changes, resume=resume)
-    except (InvalidValue, InvalidSpec) as error:
-        raise InvalidBody(error.problems) from None

@@ -20,6 +20,7 @@ from meshtune.api.routes.records import attachment
 from meshtune.runners.outcome import ResultMalformed
 from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
 from meshtune.tuner.campaign.spec import job_of
+from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
 from meshtune.tuner.results.handover import README, pack, readme
 from meshtune.tuner.service.job_files import MAX_BYTES
@@ -176,7 +177,7 @@ def _export(service: Service, campaign_id: str, selector: str, format: str, opti
 
 def _archive(view: ExportView, campaign_id: str) -> Response:
     folder = f"{campaign_id}-trial-{view.trial}-{view.format}"
-    made = "simulated" if view.simulated else "measured"
+    made = measured_word(view.simulated)
     title = f"{view.plan_key}: trial {view.trial} of {campaign_id}, {made}, as {view.format}"
     # A scheduler's script names the folder that it runs in.
     directory = view.directory if FORMATS[view.format].script else ""

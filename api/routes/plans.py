@@ -124,14 +124,10 @@ async def explain_plan_of_spec(document: SpecDocument, asked: AskedHandle) -> Ex
     if not isinstance(document, Mapping) or set(document) != {"spec", "plan"}:
         raise InvalidSpec([Problem("", "must be an object with the keys spec and plan")])
     require_permitted(asked.caller, document["spec"], under="spec")
-    try:
+    with problems_as(InvalidSpec, "plan"), problems_as(InvalidSpec, "spec", of=InvalidSpec):
         spec, space = await run_in_threadpool(parse_spec, document["spec"], None, MAX_COMBINATIONS)
         plan = space.complete(**plan_fields(document["plan"], space.knobs))
         return await asked.run(space.combinations, _explained, spec, plan, await asked.basis(spec))
-    except InvalidSpec as error:
-        raise InvalidSpec([problem.under("spec") for problem in error.problems]) from None
-    except InvalidValue as error:
-        raise InvalidSpec([problem.under("plan") for problem in error.problems]) from None
 
 
 @router.get("/campaigns/{campaign_id}/projection", responses=problems(409))

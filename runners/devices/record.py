@@ -74,7 +74,6 @@ def processor_name(root: Path = Path("/")) -> str:
 
 def text_of(path: Path) -> str:
     """Of a file of the kernel's, without the space around it; empty where it cannot be read."""
-    try:
+    with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return ""

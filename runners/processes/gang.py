@@ -284,11 +284,10 @@ def _processes() -> list[int]:
 
 def is_marked(pid: int, mark: str, name: str = JOB_MARK) -> bool:
     """Whether the environment of a process carries this mark, as far as we may read it."""
-    try:
+    with suppress(OSError):  # gone, or somebody else's
         environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:  # gone, or somebody else's
-        return False
-    return f"{name}={mark}".encode() in environment.split(b"\0")
+        return f"{name}={mark}".encode() in environment.split(b"\0")
+    return False
 
 
 def first_death(deaths: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

@@ -29,7 +29,7 @@ from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import Activation, ModelSpec, Norm, layer_kinds
 from meshtune.search_spaces.physics.constants import DEFAULTS, Constants
 from meshtune.search_spaces.physics.framework_profiles import FrameworkProfile
-from meshtune.search_spaces.physics.recipes import adapted, autocasts, base_bytes, casts_inputs
+from meshtune.search_spaces.physics.recipes import adapted, base_bytes, casts_inputs
 from meshtune.search_spaces.plan import ContextParallel, Recompute, Selective
 from meshtune.search_spaces.recipe import LINEAR, PLAIN, Recipe, Target
 from meshtune.search_spaces.routing import UNEVEN, Routing, busiest_of, rank_loads
@@ -107,25 +107,18 @@ def _bytes_of_kind(
     asked = max(1, model.top_k) * load * model.ffn
     inner = (asked + model.shared_ffn) * (model.activation.matrices - 1)
     gradients = tokens * framework.activation_bytes * (inner / tp + 2 * model.hidden)
-    gradients = np.maximum(gradients, _gathering(setting)) + tokens * FLOAT32_BYTES * inputs.widest_cast / tp
+    # With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
+    # activations, which are gone then: all of them, their gradients, a kernel's gradients, and one hidden state.
+    gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
+    every = 3 * columns["cp"] * (model.kv_width + model.value_width) / tp + model.hidden
+    gone = _feed_forward(setting, np.ones_like(tp) if framework.kept.gathered_inputs else split)
+    gathered = np.where(gathers, tokens * (every * framework.activation_bytes - gone), 0.0)
+    gradients = np.maximum(gradients, gathered) + tokens * FLOAT32_BYTES * inputs.widest_cast / tp
     attention = (model.query_width + model.kv_width + model.value_width) / tp
     products = (
         tokens * framework.activation_bytes * (inner / tp + attention + _latent_width(model) / split) + 2 * between
     )
     return LayerBytes(kept, whole - light, gradients, products, between)
-
-
-def _gathering(setting: _Setting) -> FloatColumn:
-    """With keys and values gathered over cp, what attention's backward pass holds more than the feed-forward block's
-    activations, which are gone then: all of them, their gradients, a kernel's gradients of them, and one hidden state.
-    0 otherwise."""
-    model, framework, columns, tokens, tp, split, *_ = setting
-    width = framework.activation_bytes
-    gathers = (columns["context"] == CONTEXTS.index(ContextParallel.ALL_GATHER)) & (columns["cp"] > 1)
-    every = columns["cp"] * (model.kv_width + model.value_width) / tp * width
-    entrance = np.ones_like(tp) if framework.kept.gathered_inputs else split
-    gone = _feed_forward(setting, entrance)
-    return np.where(gathers, tokens * (3 * every + model.hidden * width - gone), 0.0)
 
 
 def _whole(setting: _Setting) -> FloatColumn:
@@ -144,7 +137,10 @@ def _whole(setting: _Setting) -> FloatColumn:
     # return.
     between = between + 2 * _latent_width(model) * width / split
     # Query and what attention returns; key and value; a row of the softmax's logarithms per head.
-    read, answer = model.kv_width + _kept_value_width(model), model.answer_width
+    # Values of latent attention are a view of what made them with the keys' part without a position, which stays whole
+    # while keys are copied (Megatron-LM d98e8a64, core/transformer/multi_latent_attention.py).
+    whole = model.heads * model.latent_attention.qk_nope_head_dim if model.latent_attention else 0
+    read, answer = model.kv_width + model.value_width + whole, model.answer_width
     attention = (
         (model.query_width + (1 + kept.attention_copies) * answer) * width
         + inputs.answer * answer * (inputs.width + inputs.masks)
@@ -186,7 +182,10 @@ def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, c
     layer.py, Linear.forward: x.to(lora_A.weight.dtype), then dropout), in float32 where autocast does not make it
     narrow again. Where it does it keeps casts of weights, too; one product of several with the same input has no cast
     of the others."""
-    adapter, wide, every = recipe.adapter, autocasts(framework, recipe, columns), adapted(model, recipe)
+    adapter, every = recipe.adapter, adapted(model, recipe)
+    base, plain = (framework.weight_bytes,) * 2 if adapter is None else base_bytes(recipe, framework)
+    # Hidden states are float32, and products have casts of their own, since the weights that embed are.
+    wide = (columns["zero_stage"] == 0) & (framework.kept.autocast and plain > framework.activation_bytes)
     products = {one.target: one.product for one in every}
     named = products if adapter else dict.fromkeys(LINEAR)
     casts = adapter is not None and casts_inputs(framework, adapter)
@@ -197,7 +196,6 @@ def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, c
         number = sum(target in named for target in targets)
         return np.where(own, number, min(1, number))
 
-    base = framework.weight_bytes if adapter is None else base_bytes(recipe, framework)[0]
     rank, alone = adapter.rank if adapter else 0, columns["zero_stage"] == 0
     factors = sum(rank * (one.product.inputs + one.product.outputs) * one.times for one in every)
     of_experts = sum(one.times > 1 for one in every)
@@ -221,13 +219,6 @@ def kept_inputs(model: ModelSpec, framework: FrameworkProfile, recipe: Recipe, c
 
 def _latent_width(model: ModelSpec) -> int:
     return model.latent_attention.latent_width if model.latent_attention else 0
-
-
-def _kept_value_width(model: ModelSpec) -> int:
-    """Values. Of latent attention they are a view of what made them with the keys' part without a position, which
-    stays whole while keys are copied (Megatron-LM d98e8a64, core/transformer/multi_latent_attention.py)."""
-    latent = model.latent_attention
-    return model.value_width + (model.heads * latent.qk_nope_head_dim if latent else 0)
 
 
 def _scores(model: ModelSpec, framework: FrameworkProfile) -> float:

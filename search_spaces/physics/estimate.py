@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, pi, sqrt
 from typing import Any
 
@@ -128,11 +129,7 @@ def estimate_phases(training: Training, columns: Columns, calibration: Calibrati
     """Of each phase of `parts_by_phase`."""
     found, constants = {}, calibration.constants
     for phase, parts in parts_by_phase(training, columns, constants).items():
-
-        def logs(*args: Any, phase: Phase = phase) -> FloatColumn:
-            return np.log(_total(parts_by_phase(*args)[phase]))
-
-        slope = slopes(logs, training, columns, constants, MEMORY_CONSTANTS)
+        slope = slopes(partial(log_peak, phase=phase), training, columns, constants, MEMORY_CONSTANTS)
         # The engine's share is set, and a frozen base known to the byte: what is doubted is the rest.
         known = ENGINE_KNOWN * parts.get(MemoryPart.ENGINE, 0.0) / _total(parts)
         spread = _spread(slope, calibration.covariance, calibration.memory_log_sd * (1 - known))
@@ -156,9 +153,10 @@ def log_step(training: Training, columns: Columns, constants: Constants) -> Floa
     return np.log(_total(time_parts(training, columns, constants)))
 
 
-def log_peak(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
-    """The logarithm of the expected bytes at the most loaded rank."""
-    return np.log(_total(memory_parts(training, columns, constants)))
+def log_peak(training: Training, columns: Columns, constants: Constants, phase: Phase | None = None) -> FloatColumn:
+    """The logarithm of the expected bytes at the most loaded rank, in the fullest phase unless one is said."""
+    setting = (training, columns, constants)
+    return np.log(_total(parts_by_phase(*setting)[phase] if phase else memory_parts(*setting)))
 
 
 def slopes(

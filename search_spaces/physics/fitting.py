@@ -148,7 +148,8 @@ def calibrate(observed: Sequence[tuple[Estimates, Measured]], prior: Calibration
     time_rows = [(e, np.flatnonzero(np.isfinite(m.step_time_s)), m) for e, m in observed]
     peak_rows = [(e, np.flatnonzero(np.isfinite(m.peak_memory_bytes) | m.oom), m) for e, m in observed]
     times = _joined([np.log(m.step_time_s[index]) for _, index, m in time_rows])
-    peaks = _joined([_log_peaks(e, m, index) for e, index, m in peak_rows])
+    bounds = [np.where(m.oom, usable_bytes(e.training), m.peak_memory_bytes)[index] for e, index, m in peak_rows]
+    peaks = np.log(_joined(bounds))
     censored = np.concatenate([np.zeros(0, dtype=np.bool_), *(m.oom[index] for _, index, m in peak_rows)])
     measured = np.zeros(len(times), dtype=np.bool_)
     constants, covariance, time_log_sd = _fit(
@@ -168,11 +169,6 @@ def calibrate(observed: Sequence[tuple[Estimates, Measured]], prior: Calibration
         memories=prior.memories + len(peaks) - ooms,
         ooms=prior.ooms + ooms,
     )
-
-
-def _log_peaks(estimates: Estimates, measured: Measured, index: npt.NDArray[np.intp]) -> FloatColumn:
-    bound = usable_bytes(estimates.training)
-    return np.log(np.where(measured.oom[index], bound, measured.peak_memory_bytes[index]))
 
 
 def _joined(columns: Sequence[FloatColumn]) -> FloatColumn:

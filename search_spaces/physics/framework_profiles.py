@@ -13,7 +13,6 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from meshtune.search_spaces.checks import Checks, Closed, StrEnum
-from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.columns import FloatColumn, IntColumn
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Selective
@@ -252,10 +251,3 @@ COMPILED_LOSS = _section("_compiled-loss")
 def compiled(profile: FrameworkProfile) -> FrameworkProfile:
     """The built-in trainer's with compiled layers, another code, whose trials teach nothing of the uncompiled one."""
     return replace(profile, name=f"{profile.name}, compiled", **_section("_compiled"))
-
-
-def on_device(profile: FrameworkProfile, kind: DeviceKind) -> FrameworkProfile:
-    """The profile of the same code there: CUDA's norm of torch is one kernel, which keeps its input and output alone;
-    the built-in trainer's is torch's."""
-    one_kernel = kind is DeviceKind.CUDA and profile.probed
-    return replace(profile, kept=replace(profile.kept, norm_bytes=0.0)) if one_kernel else profile

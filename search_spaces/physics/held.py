@@ -50,7 +50,11 @@ class Held:
 
 def held_of(training: Training, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> Held:
     model, recipe = training.model, training.recipe
-    kinds = _layers(model, framework, columns, stage)
+    # Layers that predict further tokens count as layers of the chunk that has them, their projections as its ends.
+    further = np.array([[model.mtp_layers * (kind == last_kind(model))] for _, kind in layer_kinds(model)])
+    further = further * predicts_further(model, columns, stage)
+    kinds = kinds_held(model, columns, stage, head_in_layers(model, framework, columns["tp"]))
+    kinds = kinds._replace(rank=kinds.rank + further, last_chunk=kinds.last_chunk + further)
     every = layer_weights(model, columns)
     dense, experts = trained_layers(model, recipe, columns, stage, every)
     widths = base_bytes(recipe, framework)
@@ -167,13 +171,3 @@ def layer_weights(model: ModelSpec, columns: Mapping[str, Any]) -> tuple[FloatCo
         dense.append(own if kind.experts else own + blocks)
         experts.append(blocks if kind.experts else np.zeros(len(tp)))
     return np.stack(dense), np.stack(experts)
-
-
-def _layers(model: ModelSpec, framework: FrameworkProfile, columns: Columns, stage: IntColumn) -> KindsHeld:
-    """Of a rank. Layers that predict further tokens count as layers of the chunk that has them, their projections as
-    its ends."""
-    head = head_in_layers(model, framework, columns["tp"])
-    further = np.array([[model.mtp_layers * (kind == last_kind(model))] for _, kind in layer_kinds(model)])
-    further = further * predicts_further(model, columns, stage)
-    held = kinds_held(model, columns, stage, head)
-    return held._replace(rank=held.rank + further, last_chunk=held.last_chunk + further)

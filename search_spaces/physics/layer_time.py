@@ -119,14 +119,6 @@ class Rank:
         """Over how many ranks the tokens between the blocks are split."""
         return np.where(self.columns["sequence_parallel"] > 0, self.columns["tp"], 1.0)
 
-    def accumulation_s(self, weights: FloatColumn) -> FloatColumn:
-        """Seconds in which the gradients of so many weights are added to those of earlier micro-batches."""
-        framework, measured = self.training.framework, self.rates.measured.accumulated_per_s
-        if framework.fused_accumulation:
-            return np.zeros_like(weights)
-        usual = self.rates.bandwidth / (2 * (framework.weight_bytes + framework.gradient_bytes))
-        return weights / self.rates.reached("memory_efficiency", measured, usual)
-
     @property
     def recipe(self) -> Recipe:
         return self.training.recipe
@@ -165,7 +157,9 @@ class Rank:
         traffic = framework.logit_passes * logits * framework.logit_bytes
         flops, rates = 2 * logits * model.hidden, self.rates
         backward = 2 if self.recipe.trains_head else 1
-        head: FloatColumn = (1 + backward) * flops / rates.head_per_s + traffic / rates.loss_bytes_per_s
+        # In 16 bits where the layers' products are in fewer (Micikevicius et al. 2022).
+        per_s = rates.reached("matmul_efficiency", None, rates.sustained(framework.dtype))
+        head: FloatColumn = (1 + backward) * flops / per_s + traffic / rates.loss_bytes_per_s
         if rates.measured.products and not rates.fewer_bits:
             chunks = max(1, framework.kept.loss_chunks)
             chunk = np.maximum(np.minimum(self.tokens, FEWEST_CHUNK_TOKENS), self.tokens / chunks)
@@ -200,7 +194,11 @@ class Rank:
         selective = (c["recompute"] == RECOMPUTES.index(Recompute.SELECTIVE)) / c["recompute_interval"]
         (products, gradients), other = self._products_s(), self._elementwise_s()
         attention, attention_gradients = self._attention_s()
-        accumulation = self.accumulation_s(np.sum(self.weights(trained=True), axis=(0, 1)))
+        # Gradients are added to those of earlier micro-batches.
+        trained = np.sum(self.weights(trained=True), axis=(0, 1)) * (not framework.fused_accumulation)
+        added_per_s = self.rates.bandwidth / (2 * (framework.weight_bytes + framework.gradient_bytes))
+        known = self.rates.measured.accumulated_per_s
+        accumulation = trained / self.rates.reached("memory_efficiency", known, added_per_s)
         beside, beside_other = self._adapters_s()
         products, gradients, other = products + beside[0], gradients + beside[1], other + beside_other
         compute = products + gradients + 3 * other + attention + attention_gradients + accumulation
@@ -212,7 +210,11 @@ class Rank:
         again = full * framework.full_launches + selective * by_product * framework.selective_launches
         more = ADAPTER_LAUNCHES * len(adapted(self.training.model, self.recipe)) * (not framework.compiled)
         launching = self.rates.launch_s * (1 + more) * (1 + again / (1 + BACKWARD_LAUNCHES))
-        launching = launching + constants.launch_factor * self._stalled_s(full)
+        # A layer's collectives are late, hop by hop, while transfers of a pipeline between nodes are under way.
+        devices = c["tp"] * c["cp"] * c["dp"] * c["pp"]
+        stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.domain)
+        hops_s = (10 + 4 * full) * c["tp"] * framework.pipeline_hop_s
+        launching = launching + constants.launch_factor * np.where(stalls, hops_s, 0.0)
         on_host = self.training.cluster.device.kind is DeviceKind.CPU
         waiting = launching if on_host else (busy**CORNER + launching**CORNER) ** (1 / CORNER) - busy
         weights = gradients * (1 - 1 / np.maximum(1.0, self.passes[1])) + accumulation
@@ -395,14 +397,6 @@ class Rank:
         exchanges = (4 + 2 * full) * one
         shown = self.exposed_s(exchanges, compute) if framework.overlaps_experts else exchanges
         return np.where(c["ep"] > 1, shown, 0.0)
-
-    def _stalled_s(self, full: FloatColumn) -> FloatColumn:
-        """Delay of a layer's collectives, hop by hop, while transfers of a pipeline between nodes are under way."""
-        c = self.columns
-        devices = c["tp"] * c["cp"] * c["dp"] * c["pp"]
-        stalls = (c["tp"] > 1) & (c["pp"] > 1) & (devices > self.training.cluster.domain)
-        hops = (10 + 4 * full) * c["tp"]
-        return np.where(stalls, hops * self.training.framework.pipeline_hop_s, 0.0)
 
     def exposed_s(self, transfer: FloatColumn, window: FloatColumn) -> FloatColumn:
         """Seconds that a transfer beside `window` seconds of work adds: a share, and the excess over the window."""

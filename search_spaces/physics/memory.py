@@ -9,6 +9,7 @@ backward pass of a layer, and the optimizer's step.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 
 import numpy as np
@@ -24,14 +25,9 @@ from meshtune.search_spaces.columns import (
     zero_groups,
 )
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
+from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
-from meshtune.search_spaces.physics.framework_profiles import (
-    FEWEST_CHUNK_TOKENS,
-    FrameworkProfile,
-    Reports,
-    on_device,
-)
+from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile, Reports
 from meshtune.search_spaces.physics.held import Held, held_of
 from meshtune.search_spaces.physics.recipes import adapted, at_fullest, base_bytes, in_rows, trained_share
 from meshtune.search_spaces.physics.rollout import engine_of, widest_bytes
@@ -88,40 +84,45 @@ def memory_parts(training: Training, columns: Columns, constants: Constants) -> 
 
 def parts_by_phase(training: Training, columns: Columns, constants: Constants) -> dict[Phase, Parts]:
     """Of later steps; where rows are generated, of an update (STEADY) and of what comes before it."""
-    columns, rollout = in_rows(training.recipe, columns, training.model.seq_len), training.recipe.rollout
+    rollout, every = training.recipe.rollout, columns["micro_batch_size"] * columns["grad_accum_steps"]
+    every = every * training.recipe.rows_per_sample * (rollout.updates if rollout else 1)
+    columns = in_rows(training.recipe, columns, training.model.seq_len)
     stages = stages_apart(training.model, columns)
     parts = fullest([stage_parts(training, columns, constants, stage) for stage in stages])
     parts = {part: value * constants.memory_factor for part, value in parts.items()}
     if rollout is None:
         return {Phase.STEADY: parts}
-    framework, engine = training.framework, engine_of(training, rollout)
-    nothing = np.zeros(len(columns["pp"]))
-    shared, awake = rollout.devices == 0, nothing + engine.stays + engine.share
-    stays = {MemoryPart.ENGINE: nothing + engine.stays * shared if rollout.sleeps else awake * shared}
-    left = dict.fromkeys(parts, nothing) | stays | {MemoryPart.BUFFERS: parts[MemoryPart.BUFFERS]}
-    # Products may add up into buffers that are made once (Megatron-Core's main gradients).
-    gradients = framework.fused_accumulation and not rollout.weights_leave
-    left[MemoryPart.GRADIENTS] = parts[MemoryPart.GRADIENTS] * gradients
-    left[MemoryPart.OPTIMIZER] = parts[MemoryPart.OPTIMIZER] * (not rollout.optimizer_leaves)
-    left[MemoryPart.WEIGHTS] = parts[MemoryPart.WEIGHTS] * (not rollout.weights_leave)
-    generation = {part: size * shared for part, size in left.items()} | {MemoryPart.ENGINE: awake}
+    framework, engine, nothing = training.framework, engine_of(training, rollout), np.zeros(len(columns["pp"]))
+    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
+    sharded = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
+    # A model that generates by itself has its weights there, unless they are sharded.
+    taken = engine.share - engine.weights * (~sharded & (rollout.share == 0))
+    shared = rollout.devices == 0
+    stays = {MemoryPart.ENGINE: nothing + shared * (engine.stays + taken * (not rollout.sleeps))}
+    keeps = {
+        MemoryPart.WEIGHTS: not rollout.weights_leave,
+        MemoryPart.OPTIMIZER: not rollout.optimizer_leaves,
+        # Products may add up into buffers that are made once (Megatron-Core's main gradients).
+        MemoryPart.GRADIENTS: framework.fused_accumulation and not rollout.weights_leave,
+        MemoryPart.BUFFERS: True,
+    }
+    left = {part: size * keeps.get(part, False) for part, size in parts.items()} | stays
+    generation = {part: size * shared for part, size in left.items()} | {MemoryPart.ENGINE: engine.stays + taken}
     short = engine.short - np.sum(list(generation.values()), axis=0)
-    generation[MemoryPart.ENGINE] = awake + np.maximum(short, 0.0)
+    generation[MemoryPart.ENGINE] = generation[MemoryPart.ENGINE] + np.maximum(short, 0.0)
     row, tp, rows = training.model.seq_len / columns["cp"], columns["tp"], columns["micro_batch_size"]
     if rollout.log_prob_rows or rollout.log_prob_tokens:
-        packed, every = rollout.log_prob_tokens / row, rows * columns["grad_accum_steps"]
-        rows = at_fullest(training.recipe, rollout.log_prob_rows, training.model.seq_len, packed, every)
+        some = np.minimum(rollout.log_prob_rows, every)
+        rows = at_fullest(training.recipe, some, training.model.seq_len, rollout.log_prob_tokens / row, every)
     # Of a logit the product, and a copy in float32 (OpenRLHF 0.11, models/actor.py; NeMo-RL, distributed/
     # model_utils.py; verl's kernel needs none, but its entropy one of 16 bits, workers/actor/dp_actor.py).
     logits = np.minimum(rows * row, FEWEST_CHUNK_TOKENS if framework.kept.loss_chunks else np.inf)
     logits = logits * framework.padded_vocab(training.model, tp) / tp * (framework.activation_bytes + FLOAT32_BYTES)
-    held = held_of(training, framework, columns, np.zeros_like(columns["pp"]))
-    gathered = (columns["zero_stage"] == 3) & (columns["dp"] * columns["cp"] > 1)
     log_probs = left | {
         MemoryPart.WEIGHTS: parts[MemoryPart.WEIGHTS],
         MemoryPart.ACTIVATIONS: rows * row * widest_bytes(training.model, tp) * constants.activation_factor,
         MemoryPart.LOGITS: logits * constants.activation_factor,
-        MemoryPart.GATHERED: np.where(gathered, held.gathered_ends + 2 * held.gathered_unit, 0.0),
+        MemoryPart.GATHERED: _gathered(training, columns, held, at_loss=False),
     }
     return {Phase.STEADY: parts | stays, Phase.GENERATION: generation, Phase.LOG_PROBS: log_probs}
 
@@ -150,8 +151,10 @@ def phases(training: Training, columns: Columns, constants: Constants) -> dict[P
 
 def stage_parts(training: Training, columns: Columns, constants: Constants, stage: IntColumn) -> Parts:
     """Bytes by part of one pipeline rank per plan."""
-    model, framework = training.model, on_device(training.framework, training.cluster.device.kind)
-    recipe = training.recipe
+    model, framework, recipe = training.model, training.framework, training.recipe
+    if training.cluster.device.kind is DeviceKind.CUDA and framework.probed:
+        # torch's norm is one kernel there, which keeps its input and output alone.
+        framework = replace(framework, kept=replace(framework.kept, norm_bytes=0.0))
     held = held_of(training, framework, columns, stage)
     states = _states(training, framework, columns, held)
     kinds = layer_bytes(model, framework, columns, constants, recipe)
@@ -171,7 +174,11 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     if recipe.frozen_embedding:
         kept = kept * trained_share(model, recipe, columns, stage)
     backward = np.where(held.layers > 0, kept + np.maximum.reduce(computed), 0.0)
-    head_gradient = _head_gradient(training, framework, columns)
+    # The head's gradient, from the loss to the backward pass. None where it is frozen, or the loss adds it to the
+    # optimizer's own sum: not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline.
+    own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
+    head_gradient = framework.padded_vocab(model, columns["tp"]) / columns["tp"] * model.hidden
+    head_gradient = np.where(own_sum, 0.0, head_gradient * framework.activation_bytes) * recipe.trains_head
     logits = _loss(model, framework, columns, head_gradient)
     if framework.kept.loss_chunks:
         losses = _losses_at_once(framework, columns) - 1 + np.where(splits, np.maximum(2, stage + 1), 0)
@@ -191,7 +198,11 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     reduced = reduced if framework.host_optimizer else np.maximum(reduced, steps)
 
     factor, gradients = constants.activation_factor, states[MemoryPart.GRADIENTS]
-    early = np.where(_fresh(framework, columns), 0.0, gradients)
+    # No gradients exist before the backward pass. The allocator keeps their room, so only tensors tell.
+    tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
+    buckets = (columns["zero_stage"] < 2) & (columns["dp"] * columns["cp"] > 1)
+    fresh = ~buckets & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1) & tells
+    early = np.where(fresh, 0.0, gradients)
     moments: list[Parts] = [
         _moment(kept * factor + last_norm * factor, logits * factor, at_loss, early, held.is_last),
         _moment(backward * factor, nothing, later, early, None),
@@ -200,8 +211,17 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     parts = states | fullest(moments)
     offset = WORKSPACES_SHARE if framework.reports is Reports.ALLOCATED else 1.0
     beside = constants.memory_offset_bytes * offset + _outside(training, columns)
-    parts[MemoryPart.BUFFERS] = beside + _received(framework, columns, stage, layer)
-    cached = _late(training, columns, constants) if framework.kept.late_buffers else nothing
+    # Hidden states and their gradients, as they come from the neighbours.
+    pp, ahead = columns["pp"], columns["grad_accum_steps"] if framework.kept.torch_pipeline else 1
+    each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
+    parts[MemoryPart.BUFFERS] = beside + np.where(pp > 1, each * ahead * layer.between, 0.0)
+    # Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device. Without
+    # a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the device is
+    # not behind (docs/explanation/physics-memory.md).
+    late = (pp > 1) & (columns["tp"] <= training.cluster.domain) | (pp == 1) & (columns["grad_accum_steps"] > 1)
+    late = late & (columns["tp"] > 1) & (columns["sequence_parallel"] > 0) & framework.kept.late_buffers
+    each = tokens * model.hidden * framework.activation_bytes
+    cached = np.where(late, constants.late_buffers * each, 0.0)
     if framework.kept.flat_copies and framework.reports is not Reports.ALLOCATED:
         cached = cached + states[MemoryPart.WEIGHTS]
     # What the allocator could have back is given back before memory runs out, so it never fills it; nor do states that
@@ -275,14 +295,6 @@ def _moment(
         MemoryPart.GRADIENTS: gradients,
     }
     return parts if where is None else {part: np.where(where, value, 0.0) for part, value in parts.items()}
-
-
-def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
-    """Where no gradients exist before the backward pass. The allocator keeps their room, so only tensors tell."""
-    tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
-    buckets = (columns["zero_stage"] < 2) & (columns["dp"] * columns["cp"] > 1)
-    alone: BoolColumn = ~buckets & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1)
-    return alone & tells
 
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
@@ -389,17 +401,6 @@ def _loss_gradients(
     return tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes + head_gradient
 
 
-def _head_gradient(training: Training, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
-    """Bytes of the head's, from the loss to the backward pass. None where it is frozen, or the loss adds it to the
-    optimizer's own sum: not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
-    if not training.recipe.trains_head:
-        return np.zeros(len(columns["pp"]))
-    model = training.model
-    own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
-    rows = framework.padded_vocab(model, columns["tp"]) / columns["tp"]
-    return np.where(own_sum, 0.0, rows * model.hidden * framework.activation_bytes)
-
-
 def _states(training: Training, framework: FrameworkProfile, columns: Columns, held: Held) -> Parts:
     """Weights, gradients and optimizer state; weights of other models beside. In a pipeline a chunk's gradients stay
     whole until its last micro-batch (docs/explanation/memory.md), and other chunks' beside them unless its backward
@@ -428,19 +429,14 @@ def _states(training: Training, framework: FrameworkProfile, columns: Columns, h
     gradients = np.where(zero >= 2, at_once + (0.0 if framework.host_optimizer else shards), whole)
     states = np.where(zero >= 1, shards, whole) * framework.optimizer_bytes
     states = states + np.where(zero >= 1, held.end_shards, held.ends) * framework.more_end_bytes
+    # Other models are cut as the trained one by tp and pp, and sharded where ZeRO 3 shards.
+    bits: float = sum((one.parameters or training.model.parameters) * one.bits for one in recipe.beside)
+    ranks = sharding_ranks(columns)
     return {
-        MemoryPart.WEIGHTS: weights + _beside_bytes(training, columns),
+        MemoryPart.WEIGHTS: weights + bits / 8 / (columns["tp"] * columns["pp"] * np.where(zero == 3, ranks, 1)),
         MemoryPart.GRADIENTS: gradients * framework.gradient_bytes,
         MemoryPart.OPTIMIZER: states * (not framework.host_optimizer),
     }
-
-
-def _beside_bytes(training: Training, columns: Columns) -> FloatColumn:
-    """Weights of other models on a rank: cut as the trained one's by tp and pp, and sharded where ZeRO 3 shards."""
-    bits: float = sum((one.parameters or training.model.parameters) * one.bits for one in training.recipe.beside)
-    shards = np.where(columns["zero_stage"] == 3, sharding_ranks(columns), 1)
-    each: FloatColumn = bits / 8 / (columns["tp"] * columns["pp"] * shards)
-    return each
 
 
 def _gathered(training: Training, columns: Columns, held: Held, *, at_loss: bool) -> FloatColumn:
@@ -486,24 +482,3 @@ def _reducing(
     buckets = bucket * (1 + (zero < 3) * framework.overlapped_gradients)
     reducing = np.where(where, ends, 0.0) + np.where(zero > 0, buckets, 0.0)
     return np.where(columns["dp"] * columns["cp"] > 1, reducing, 0.0)
-
-
-def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
-    """Hidden states and their gradients, as they come from the neighbours."""
-    pp = columns["pp"]
-    each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
-    ahead = columns["grad_accum_steps"] if framework.kept.torch_pipeline else np.ones_like(pp)
-    return np.where(pp > 1, each * ahead * layer.between, 0.0)
-
-
-def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
-    """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
-
-    Without a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the
-    device is not behind (docs/explanation/physics-memory.md)."""
-    model, framework = training.model, training.framework
-    gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
-    inside = (columns["pp"] > 1) & (columns["tp"] <= training.cluster.domain)
-    where = gathered & (inside | (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1))
-    each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
-    return np.where(where, constants.late_buffers * each, 0.0)

@@ -200,13 +200,21 @@ class Network:
         if in_rack < MAX_WHOLE:
             rack = np.clip(np.floor(in_rack / np.asarray(stride)), 1.0, ranks)
             racks = ranks / rack
-        near_s, near = self._near(inner, stride)
+        # Inside a node: of the module's link where the group fits a module.
+        node = self.cluster.node_link or FREE
+        module = self.cluster.module_link or node
+        within = np.asarray(inner * stride) <= self.cluster.devices_per_module
+        near_s = np.where(within, module.latency_s, node.latency_s)
+        near = np.where(within, self._near_reached(module), self._near_reached(node))
         outer = ranks / inner
-        links = self._far_links
+        # What leads out of the domain's devices, and out of its racks.
+        network = self.cluster.network_link or FREE
+        beyond = self.cluster.rack_link or network
+        links = (beyond if self.cluster.domain > self.cluster.devices_per_node else network, beyond)
         hops = (link.latency_s * self.constants.network_latency_factor for link in links)
         far_s, rack_s = (np.broadcast_to(hop, ranks.shape) for hop in hops)
-        far, beyond = (self._far_reached(link, outer, spread=spread) for link in links)
-        return _Group(ranks, inner, rack, outer, racks, near_s, near, far_s, far, rack_s, beyond)
+        far, out = (self._far_reached(link, outer, spread=spread) for link in links)
+        return _Group(ranks, inner, rack, outer, racks, near_s, near, far_s, far, rack_s, out)
 
     @property
     def _domain(self) -> tuple[int, int]:
@@ -214,23 +222,6 @@ class Network:
         cluster = self.cluster
         rack = cluster.nodes_per_rack * cluster.devices_per_node
         return cluster.domain, rack if rack > cluster.domain else MAX_WHOLE
-
-    @property
-    def _far_links(self) -> tuple[LinkSpec, LinkSpec]:
-        """What leads out of `_domain`'s devices, and out of its racks."""
-        network = self.cluster.network_link or FREE
-        beyond = self.cluster.rack_link or network
-        return (beyond, beyond) if self.cluster.domain > self.cluster.devices_per_node else (network, beyond)
-
-    def _near(self, n: Number, stride: Number) -> tuple[FloatColumn, FloatColumn]:
-        """Latency and bandwidth inside a node: of the module's link where the group fits a module."""
-        node, module = self.cluster.node_link or FREE, self.cluster.module_link
-        if module is None:
-            return np.full(n.shape, node.latency_s), np.broadcast_to(self._near_reached(node), n.shape)
-        within = np.asarray(n * stride) <= self.cluster.devices_per_module
-        alpha = np.where(within, module.latency_s, node.latency_s)
-        reached: FloatColumn = np.where(within, self._near_reached(module), self._near_reached(node))
-        return np.asarray(alpha, dtype=np.float64), reached
 
     def _near_reached(self, link: LinkSpec) -> FloatColumn:
         share = self.constants.node_efficiency

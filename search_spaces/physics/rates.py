@@ -57,12 +57,7 @@ class Rates:
     @property
     def products_per_s(self) -> Number:
         """FLOP/s of the layers' matrix products."""
-        return self.reached("matmul_efficiency", None, self._sustained(self.product_dtype))
-
-    @property
-    def head_per_s(self) -> Number:
-        """FLOP/s of the head's product, in 16 bits where the layers' are in fewer (Micikevicius et al. 2022)."""
-        return self.reached("matmul_efficiency", None, self._sustained(self.framework.dtype))
+        return self.reached("matmul_efficiency", None, self.sustained(self.product_dtype))
 
     def attention_per_s(self, head_dim: float, length: float) -> tuple[Number, Number]:
         """FLOP/s of fused attention, forward and backward, with heads of so many values, where a query sees half of
@@ -79,7 +74,7 @@ class Rates:
         known = {one.kernel for one in device.attention} if dtype in ATTENTION_FORMATS else set()
         kernel = next((name for name in self.framework.attention_kernels if name in known), None)
         if dtype in device.attention_flops or kernel is None:
-            usual = device.attention_flops.get(dtype, ATTENTION_SHARE * self._sustained(dtype))
+            usual = device.attention_flops.get(dtype, ATTENTION_SHARE * self.sustained(dtype))
             if OWN_KERNELS.intersection(self.framework.attention_kernels):
                 usual = device.own_attention_flops.get(dtype, usual)
             return usual, usual
@@ -157,7 +152,7 @@ class Rates:
         """The layers' products have another format than the head's."""
         return self.product_dtype != self.framework.dtype
 
-    def _sustained(self, dtype: str) -> float:
+    def sustained(self, dtype: str) -> float:
         return self.device.sustained_flops.get(dtype, SUSTAINED_SHARE * self.device.peak_flops[dtype])
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshtune.search_spaces.columns import SCHEDULES, BoolColumn, Columns, FloatColumn, expert_tp
+from meshtune.search_spaces.columns import SCHEDULES, Columns, FloatColumn, expert_tp
 from meshtune.search_spaces.layer_shapes import CutSide, Product
 from meshtune.search_spaces.model import ModelSpec, layer_kinds, met_parameters
 from meshtune.search_spaces.physics.framework_profiles import COMPILED_LOSS, FrameworkProfile
@@ -100,13 +100,6 @@ def base_bytes(recipe: Recipe, framework: FrameworkProfile) -> tuple[float, floa
 def casts_inputs(framework: FrameworkProfile, adapter: Adapter) -> bool:
     """Whether inputs are cast to the wider format of adapters' weights, each product's by itself."""
     return adapter.copies_inputs and framework.weight_bytes > framework.activation_bytes
-
-
-def autocasts(framework: FrameworkProfile, recipe: Recipe, columns: Mapping[str, Any]) -> BoolColumn:
-    """Where hidden states are float32, and products have casts of their own, since the weights that embed are."""
-    width = framework.weight_bytes if recipe.adapter is None else base_bytes(recipe, framework)[1]
-    wide: BoolColumn = (columns["zero_stage"] == 0) & (framework.kept.autocast and width > framework.activation_bytes)
-    return wide
 
 
 class Adapted(NamedTuple):

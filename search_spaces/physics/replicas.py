@@ -51,7 +51,12 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     weights; 3 gathers weights forward and backward, and scatters gradients. Beside computing: what is reduced in the
     backward pass of the last micro-batch (of every one: ZeRO 2 and 3 without a pipeline), and ZeRO 3's gathers."""
     c, framework = rank.columns, rank.training.framework
-    count = _units(rank, passes)
+    # Units: layers and the rest, or buckets.
+    count = passes.layers + 1
+    if framework.bucket_weights:
+        bucket = np.maximum(framework.bucket_weights, framework.bucket_weights_per_rank * c["dp"] * c["cp"])
+        buckets = np.maximum(1, np.ceil(sum(passes.trained) / bucket))
+        count = np.where(c["zero_stage"] == 3, count, buckets)
     unit = _unit(rank, passes, count)
     share = np.minimum(rank.constants.exposed_reduction, 1.0)
 
@@ -83,24 +88,6 @@ def replicas_s(rank: Rank, passes: Passes) -> FloatColumn:
     three = micro * gather + (micro - rounds) * again + rounds * through
     stages = [reduce, scatter + late, rounds * scatter + late, three]
     return np.select([c["zero_stage"] == stage for stage in range(4)], stages)
-
-
-def straggling_s(rank: Rank, passes_s: FloatColumn) -> FloatColumn:
-    """The wait for the slowest replica: of n normal times the largest lies sqrt(2 ln n) standard deviations above their
-    mean (Cramer 1946, 28.6)."""
-    replicas = rank.columns["dp"] * rank.columns["cp"]
-    waiting: FloatColumn = passes_s * rank.constants.straggling * np.sqrt(2 * np.log(replicas))
-    return waiting
-
-
-def _units(rank: Rank, passes: Passes) -> FloatColumn:
-    """The number of units: layers and the rest, or buckets."""
-    c, framework = rank.columns, rank.training.framework
-    by_layer = passes.layers + 1
-    if not framework.bucket_weights:
-        return by_layer
-    bucket = np.maximum(framework.bucket_weights, framework.bucket_weights_per_rank * c["dp"] * c["cp"])
-    return np.where(c["zero_stage"] == 3, by_layer, np.maximum(1, np.ceil(sum(passes.trained) / bucket)))
 
 
 def _unit(rank: Rank, passes: Passes, count: FloatColumn) -> _Unit:

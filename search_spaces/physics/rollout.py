@@ -28,7 +28,8 @@ EAGER_LAYER_S, BETWEEN_STEPS_S = 2.5e-4, 2e-3
 class Engine(NamedTuple):
     """On one of its devices, in bytes. passes: of the fullest pass, or the sampler's logits of all rows, in 16 bits and
     float32: tried before it starts (gpu_model_runner.py, profile_run). stays: beside the share, asleep too. short:
-    where no row of full length has room, the usable memory x what it needs / its share; else 0."""
+    where no row of full length has room, the usable memory x what it needs / its share; else 0. A model that generates
+    by itself takes what it needs, of all its rows at full length."""
 
     training: Training
     rollout: Rollout
@@ -37,6 +38,11 @@ class Engine(NamedTuple):
     passes: float
     stays: float
     short: float = 0.0
+
+    @property
+    def prompt(self) -> float:
+        """Tokens of one on average."""
+        return max(0, self.training.recipe.mean_row(self.training.model.seq_len) - self.rollout.mean_answer_tokens)
 
     def row(self, tokens: float) -> float:
         """Keys and values of a row of so many tokens: of heads, which tp cuts as far as there are some, or the narrow
@@ -54,7 +60,7 @@ class Engine(NamedTuple):
         for the longest rows alone, unless engines run ahead. devices: of the training."""
         own, mean = self.rollout, self.rollout.mean_answer_tokens
         each = np.maximum(1.0, rows * own.tp / (own.devices or devices))
-        room = max(0.0, self.share - self.weights - self.passes) / self.row(own.prompt_tokens + mean)
+        room = max(0.0, self.share - self.weights - self.passes) / self.row(self.prompt + mean)
         most = np.clip(np.minimum(each, room), 1.0, own.max_rows)
         tail = 0 if own.behind and own.devices else own.answer_tokens - mean
         return each, most, each * mean / most + tail
@@ -68,7 +74,7 @@ class Engine(NamedTuple):
         met = read = model.vocab * model.hidden + 0.0 * rows
         for count, kind in layer_kinds(model):
             block, missed = kind.feed_forward_parameters, (1 - kind.top_k / max(1, kind.experts)) ** flight
-            seen = (kind.experts * (1 - missed) - kind.top_k) * block
+            seen = np.maximum(0.0, kind.experts * (1 - missed) - kind.top_k) * block
             met, read = met + count * met_parameters(kind), read + count * (met_parameters(kind) + seen)
 
         def reduced(tokens: FloatColumn) -> FloatColumn:
@@ -76,26 +82,39 @@ class Engine(NamedTuple):
             one = rank.network.all_reduce_s(tokens * model.hidden * VALUE_BYTES, tp, 1.0)
             return 2 * model.layers * np.maximum(0.0, one - rank.constants.collective_overhead_s * (tp > 1))
 
-        context = flight * self.row(rollout.prompt_tokens + rollout.mean_answer_tokens / 2)
-        reading = (read * rollout.weight_bits / 8 / rollout.tp + context) / rates.bytes_per_s
+        context = flight * self.row(self.prompt + rollout.mean_answer_tokens / 2)
+        whole = whole_weights(model)
+        reading = (((read - whole) / rollout.tp + whole) * rollout.weight_bits / 8 + context) / rates.bytes_per_s
         computing = 2 * met / rollout.tp / rates.products_per_s
         launching = (not rollout.graphs) * model.layers * EAGER_LAYER_S * rank.constants.launch_factor
         step = np.maximum(np.maximum(reading, flight * computing) + reduced(flight), launching) + BETWEEN_STEPS_S
-        prompts = each * rollout.prompt_tokens
-        at_once = np.minimum(prompts, rollout.pass_tokens)
+        prompts = each * self.prompt
+        at_once = np.clip(prompts, 1.0, rollout.pass_tokens)
         return steps * step + prompts * (computing + reduced(at_once) / at_once)
 
 
 def engine_of(training: Training, rollout: Rollout) -> Engine:
     model, device, tp = training.model, training.cluster.device, rollout.tp
-    weights = (model.parameters - model.mtp_parameters) * rollout.weight_bits / 8 / tp
+    cut = (model.parameters - model.mtp_parameters - whole_weights(model)) / tp
+    weights = (cut + whole_weights(model)) * rollout.weight_bits / 8
     logits = rollout.max_rows * model.vocab * (VALUE_BYTES + FLOAT32_BYTES)
-    passes = max(logits, float(rollout.pass_tokens * widest_bytes(model, tp)))
+    tokens = rollout.pass_tokens if rollout.share else rollout.max_rows * rollout.prompt_tokens
+    passes = max(logits, float(tokens * widest_bytes(model, tp)))
     passes += COMMUNICATOR_BYTES[device.kind] * (tp > 1)
     stays = OUTSIDE_BYTES[device.kind] + GRAPHS_BYTES[device.kind] * rollout.graphs
     engine = Engine(training, rollout, rollout.share * device.memory_bytes, weights, passes, stays)
-    lacking = (weights + passes + engine.row(model.seq_len)) / engine.share
+    row = engine.row(model.seq_len)
+    if rollout.share == 0:
+        return engine._replace(share=weights + passes + rollout.max_rows * row, stays=0.0)
+    lacking = (weights + passes + row) / engine.share
     return engine._replace(short=usable_bytes(training) * lacking * (lacking > 1))
+
+
+def whole_weights(model: ModelSpec) -> int:
+    """Which each device of an engine has whole: the narrow projections of latent attention, and routers (vLLM,
+    deepseek_v2.py: fused_qkv_a_proj, kv_a_proj_with_mqa, gate)."""
+    kinds = layer_kinds(model)
+    return sum(count * (kind.whole_attention_parameters + kind.hidden * kind.experts) for count, kind in kinds)
 
 
 def widest_bytes(model: ModelSpec, tp: Any) -> Any:

@@ -20,7 +20,7 @@ from meshtune.search_spaces.physics.layer_time import LayerTime, Rank, summed
 from meshtune.search_spaces.physics.memory import leaving_bytes
 from meshtune.search_spaces.physics.network import Network
 from meshtune.search_spaces.physics.recipes import base_bytes, in_rows
-from meshtune.search_spaces.physics.replicas import Passes, replicas_s, straggling_s
+from meshtune.search_spaces.physics.replicas import Passes, replicas_s
 from meshtune.search_spaces.physics.rollout import engine_of
 from meshtune.search_spaces.physics.training import Training, missing
 from meshtune.search_spaces.plan import Schedule
@@ -89,55 +89,42 @@ def time_parts(training: Training, columns: Columns, constants: Constants) -> di
     generated = columns["micro_batch_size"] * columns["grad_accum_steps"] * columns["dp"] * recipe.rows_per_sample
     columns = in_rows(recipe, columns, tokens)
     floats = {name: column.astype(np.float64) for name, column in columns.items()}
+    floats["micro_batch_size"] = generated / floats["dp"] / floats["grad_accum_steps"]  # in the mean
     rank = Rank(training, floats, constants, Network(training.cluster, constants))
     stage, micro = _slowest_stage(rank), floats["grad_accum_steps"]
-    work, beside = stage.work, _beside_s(rank, stage) * (recipe.rollout is None)
+    work, computed, sizes = stage.work, stage.work.compute + stage.head_s, rank.training.model.parameters
+    # Passes of other models, each as long as the trained one's by its weights; of rollouts among log-probabilities.
+    others = sum(one.parameters or sizes for one in recipe.beside if one.runs) / sizes
+    beside = computed / (1 + rank.passes[1]) * others * (recipe.rollout is None)
     update = {
-        TimePart.COMPUTE: micro * (work.compute + stage.head_s + beside),
+        TimePart.COMPUTE: micro * (computed + beside),
         TimePart.RECOMPUTE: micro * work.recompute,
         TimePart.TP: micro * work.tp,
         TimePart.CP: micro * work.cp,
         TimePart.EP: micro * work.ep,
         TimePart.SEND_RECEIVE: _send_receive_s(rank, stage),
         TimePart.BUBBLE: _bubble_s(rank, stage),
-        TimePart.DP: _dp_s(rank, stage) + _uploads_s(rank, stage),
+        TimePart.DP: _dp_s(rank, stage),
         TimePart.OPTIMIZER: _optimizer_s(rank, stage),
     }
     if (rollout := recipe.rollout) is None:
         return update
-    # A forward pass is a third of an update without recomputation and optimizer, of other models by their weights.
+    # A forward pass is a third of an update without recomputation and optimizer.
     parts = {part: rollout.updates * seconds for part, seconds in update.items()}
     passes = [seconds for part, seconds in parts.items() if part not in (TimePart.RECOMPUTE, TimePart.OPTIMIZER)]
-    others = sum((one.parameters or training.model.parameters) for one in recipe.beside if one.runs)
-    parts[TimePart.LOG_PROBS] = (1 + others / training.model.parameters) / 3 * np.sum(passes, axis=0)
+    parts[TimePart.LOG_PROBS] = (1 + others) / 3 * np.sum(passes, axis=0)
     engine = engine_of(training, rollout)
     generation = engine.generation_s(rank, rollout.updates * generated.astype(np.float64))
     if rollout.behind and rollout.devices:  # beside the training: only what it takes longer is shown
         generation = np.maximum(0.0, generation - np.sum(list(parts.values()), axis=0))
-    # Every device gathers the trained weights and writes its engine's; what leaves it meanwhile goes and comes back.
+    # Every device gathers the trained weights and writes its engine's, or those that it has shards of, to generate
+    # itself; what leaves it meanwhile goes and comes back.
     devices = floats["tp"] * floats["pp"] * floats["cp"] * floats["dp"] + rollout.devices
-    refit = rank.network.gather_s(engine.weights * rollout.tp, devices, 1.0)
-    moved = engine.weights / rank.rates.bytes_per_s + leaving_bytes(training, columns) / HOST_LINK_BYTES_PER_S
+    written = 2 * engine.weights / rank.rates.bytes_per_s
+    refit = rank.network.gather_s(training.model.parameters * rollout.weight_bits / 8, devices, 1.0) + written
+    refit = np.where((rollout.share > 0) | (floats["zero_stage"] == 3), refit, 0.0)
+    moved = leaving_bytes(training, columns) / HOST_LINK_BYTES_PER_S
     return parts | {TimePart.GENERATION: generation, TimePart.REFIT: refit + 2 * moved}
-
-
-def _beside_s(rank: Rank, stage: _Stage) -> FloatColumn:
-    """Of a micro-batch, the forward passes of other models, each as long as the trained one's by its weights."""
-    model = rank.training.model
-    sizes = [one.parameters or model.parameters for one in rank.training.recipe.beside if one.runs]
-    forward = (stage.work.compute + stage.head_s) / (1 + rank.passes[1])
-    beside: FloatColumn = forward * sum(sizes) / model.parameters
-    return beside
-
-
-def _uploads_s(rank: Rank, stage: _Stage) -> FloatColumn:
-    """The rank's share of weights that lie in the host's memory, which come for the forward and the backward pass of
-    each micro-batch, beside them."""
-    c, framework, recipe = rank.columns, rank.training.framework, rank.training.recipe
-    if recipe.offload is not Offload.WEIGHTS:
-        return np.zeros_like(c["tp"])
-    own = sharded_weights(framework, c, *stage.weights) * base_bytes(recipe, framework)[0]
-    return c["grad_accum_steps"] * rank.exposed_s(2 * own / HOST_LINK_BYTES_PER_S, stage.seconds)
 
 
 def _slowest_stage(rank: Rank) -> _Stage:
@@ -196,7 +183,8 @@ def _bubble_s(rank: Rank, stage: _Stage) -> FloatColumn:
 
 
 def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
-    """The replicas' collectives, the wait for the slowest of them, and the slices that a code cuts weights into."""
+    """The replicas' collectives, the wait for the slowest of them, the slices that a code cuts weights into, and the
+    weights that lie on the host."""
     c, framework = rank.columns, rank.training.framework
     layers, repeated = np.sum(stage.held, axis=0), stage.work.recompute
     # Units of weights are ready, and needed, by the clock: collectives in the layers are beside them, too.
@@ -204,7 +192,14 @@ def _dp_s(rank: Rank, stage: _Stage) -> FloatColumn:
     forward = (stage.seconds - repeated) / (1 + backward)
     passes = Passes(layers, stage.weights, stage.trained, forward, backward * forward + repeated)
     shown = replicas_s(rank, passes)
-    waiting = straggling_s(rank, c["grad_accum_steps"] * stage.seconds)
+    if rank.training.recipe.offload is Offload.WEIGHTS:
+        # The rank's share comes from the host's memory for both passes of each micro-batch, beside them.
+        own = sharded_weights(framework, c, *stage.weights) * base_bytes(rank.training.recipe, framework)[0]
+        shown = shown + c["grad_accum_steps"] * rank.exposed_s(2 * own / HOST_LINK_BYTES_PER_S, stage.seconds)
+    # The wait for the slowest replica: of n normal times the largest lies sqrt(2 ln n) standard deviations above their
+    # mean (Cramer 1946, 28.6).
+    waiting: FloatColumn = np.sqrt(2 * np.log(c["dp"] * c["cp"])) * rank.constants.straggling
+    waiting = waiting * (c["grad_accum_steps"] * stage.seconds)
     slices = (PARAMETERS_PER_LAYER * layers + PARAMETERS_OF_ENDS) * c["dp"] * c["cp"]
     cut = slices * framework.slice_s * rank.constants.launch_factor
     return shown + waiting + np.where((c["zero_stage"] == 1) & (c["dp"] * c["cp"] > 1), cut, 0.0)

@@ -337,6 +337,8 @@ def test_words_of_no_known_device_choose_no_cluster(words):
     [
         ("8xH100", "dgx-h100", 1, 8),
         ("H100", "dgx-h100", 1, 1),
+        ("4xH800", "hgx-h800", 1, 4),
+        ("8xH20", "hgx-h20", 1, 8),
         ("16 x H100", "dgx-h100", 2, 8),
         ("8 H100", "dgx-h100", 1, 8),
         ("h100:4", "dgx-h100", 1, 4),
@@ -384,7 +386,7 @@ def test_half_a_module_is_a_device_without_its_bridge():
         ("p5", "did you mean 'p5.48xlarge'"),
         ("8x Gaudi 3", "gaudi is left out"),
         ("12xH100", "12 is no multiple"),
-        ("8xH900", "did you mean 'h200'"),
+        ("8xH900", "did you mean 'h800'"),
         ("p4d.25xlarge", "did you mean 'p4d.24xlarge'"),
         ("RTX 3090 Ti", "no device"),
         ("", "no device"),

@@ -74,6 +74,13 @@ def test_keys_and_values_are_cut_by_heads_and_a_narrow_vector_is_not() -> None:
     assert engine(latent, tp=8).row(1) == engine(latent, tp=1).row(1) == (512 + 64) * 61 * 2
 
 
+def test_narrow_projections_and_routers_are_whole_on_each_device() -> None:
+    # DeepSeek-V3: 7168 x (1536 + 576) in 61 layers, routers of 256 experts in 58.
+    whole = 7168 * (61 * (1536 + 576) + 58 * 256)
+    one, many = (engine(model("deepseek-v3"), tp=tp).weights / 2 for tp in (1, 32))
+    assert many == pytest.approx((one - whole) / 32 + whole)
+
+
 def test_a_layer_with_a_window_keeps_its_tokens_alone() -> None:
     windowed = replace(model(), window=512, full_attention_every=4)
     per_layer = 2 * 4 * 128 * 2
@@ -159,6 +166,53 @@ def test_rows_that_nobody_pads_fill_less_than_the_longest_ones() -> None:
     assert peaks(update_tokens=10**7)[Phase.STEADY] < 32 * peaks()[Phase.STEADY]
 
 
+def test_a_packed_pass_of_log_probabilities_has_rows_of_all_updates() -> None:
+    """128 rows of a device, 1,124 tokens in the mean, of which the root strays by 2,972."""
+    subject = training(mean_answer_tokens=100, log_prob_tokens=10**6, updates=4)
+    found = parts_by_phase(subject, columns_of([PLAN]), DEFAULTS)[Phase.LOG_PROBS][MemoryPart.LOGITS][0]
+    factor = DEFAULTS.activation_factor
+    assert found == pytest.approx((128 * 1124 + 128**0.5 * 2972) * 128256 * 6 * factor)
+    few = {"log_prob_rows": 10**3, "mean_answer_tokens": 100, "updates": 4}
+    assert peaks(**few)[Phase.LOG_PROBS] == peaks(**few | {"log_prob_rows": 128})[Phase.LOG_PROBS]
+
+
+def test_packed_passes_compute_the_tokens_that_there_are() -> None:
+    """32 rows of 2,024 tokens in passes of 60,000: two of half of them, not two full ones."""
+    one, two = (seconds(update_tokens=tokens)[TimePart.COMPUTE] for tokens in (70000, 60000))
+    assert two == pytest.approx(one, rel=0.02)
+
+
+def test_a_model_without_an_engine_has_keys_and_values_beside_its_weights() -> None:
+    own = {"share": 0.0, "graphs": False, "tp": 1, "max_rows": 4}
+    held = 4 * (4096 * 131072 + 1024 * 2 * (3 * 4096 + 3 * 14336))
+    for stage, whole in ((0, 0.0), (3, 2 * 8.03e9)):  # shards are gathered
+        parts = parts_by_phase(training(**own), columns_of([replace(PLAN, zero_stage=stage)]), DEFAULTS)
+        generation = parts[Phase.GENERATION]
+        assert generation[MemoryPart.ENGINE][0] == pytest.approx(held + whole, rel=0.02)
+        assert generation[MemoryPart.WEIGHTS][0] == parts[Phase.STEADY][MemoryPart.WEIGHTS][0]
+        assert parts[Phase.STEADY][MemoryPart.ENGINE][0] == 0
+    replicated = replace(PLAN, zero_stage=0)
+    assert seconds(replicated, **own)[TimePart.REFIT] == 0 < seconds(replicated)[TimePart.REFIT]
+    assert seconds(**own)[TimePart.REFIT] > 0
+
+
+def test_more_never_makes_it_worse() -> None:
+    shares = [engine(share=share).flight(np.array([2048.0]), 8.0)[1] for share in (1e-3, 0.1, 0.2, 0.25, 0.4, 0.99, 1)]
+    assert shares == sorted(shares)
+    devices = [seconds(devices=count)[TimePart.GENERATION] for count in (2, 8, 64, 512)]
+    assert devices == sorted(devices, reverse=True)
+    for leaves in ("weights_leave", "optimizer_leaves", "sleeps"):
+        less, more = peaks(**{leaves: True}), peaks(**{leaves: False})
+        assert all(less[phase] <= more[phase] for phase in more)
+
+
+def test_a_prompt_is_as_long_as_rows_say() -> None:
+    rows = replace(training().recipe, mean_tokens=1100)
+    own = replace(training(), recipe=rows)
+    assert rows.rollout is not None
+    assert (engine_of(own, rows.rollout).prompt, engine().prompt) == (100, 1024)
+
+
 def test_decoding_reads_weights_and_the_keys_and_values_of_all_rows() -> None:
     own, bandwidth = engine(tp=1), 0.82 * 3.35e12
     found = seconds(tp=1)[TimePart.GENERATION]
@@ -220,8 +274,6 @@ def test_tokens_per_second_are_those_of_the_whole_step() -> None:
 
 
 def test_a_rollout_s_numbers_must_make_sense() -> None:
-    with pytest.raises(InvalidValue, match="share"):
-        Rollout(prompt_tokens=1, answer_tokens=1, share=0.0)
     with pytest.raises(InvalidValue, match="mean_answer_tokens"):
         Rollout(prompt_tokens=1, answer_tokens=1, mean_answer_tokens=2)
 

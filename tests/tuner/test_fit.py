@@ -526,6 +526,27 @@ def test_engines_of_their_own_are_idle_or_the_training_is():
     assert min(rows.training_idle, rows.engines_idle) == pytest.approx(0, abs=0.01)
 
 
+def test_packed_passes_have_a_diagram_in_tokens_of_a_device_and_no_largest_micro_batch(generated):
+    asked = question(**GENERATED)
+    rollout, cut = asked.spec.training.rollout, replace(asked.spec.baseline, dp=4, cp=2, micro_batch_size=1)
+    packed = replace(asked.spec.training, rollout=replace(rollout, update_tokens=2048))
+    found = fit(replace(asked, spec=replace(asked.spec, training=packed, baseline=cut)))
+    # A pass of a row's 4,096 tokens over two devices.
+    same = next(cell for cell in found.diagram if (cell.share, cell.micro_batch) == (rollout.share, 1))
+    assert same.p_fits == pytest.approx(found.given.prediction.p_fits)
+    assert found.largest_micro_batch is None is not generated.largest_micro_batch
+    assert found.longest_sequence.generated.phases_s.keys() == generated.given.generated.phases_s.keys()
+
+
+def test_a_model_that_generates_by_itself_has_no_share_to_divide():
+    asked = question(**GENERATED, program="deepspeed")
+    own = replace(asked.spec.training.rollout, share=0.0, graphs=False, max_rows=4)
+    found = fit(replace(asked, spec=replace(asked.spec, training=replace(asked.spec.training, rollout=own))))
+    assert {cell.share for cell in found.diagram} == {0.0}
+    assert not any("share" in change.words or "engine" in change.words for change in found.changes)
+    assert found.given.generated.p_fits["generation"] > 0.9
+
+
 def test_changes_of_the_engine_are_among_those_that_are_offered():
     asked = question(**GENERATED, program="deepspeed")
     awake = replace(asked.spec.training.rollout, sleeps=False, share=0.8)

@@ -34,6 +34,11 @@ def gibibytes(value: int) -> str:
     return f"{value / 2**20:.0f} MiB" if value >= 2**20 else f"{value / 2**10:.0f} KiB"
 
 
+def measured_word(simulated: bool) -> str:
+    """What became of plans that ran to their end."""
+    return "simulated" if simulated else "measured"
+
+
 def percent(share: float) -> str:
     """With a decimal where it tells something, and no digits of next to nothing."""
     if 0 < share < 0.0005:

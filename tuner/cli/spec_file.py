@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file
-from meshtune.search_spaces.checks import InvalidValue, Problem, raising
+from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as, raising
 from meshtune.search_spaces.presets import model_presets
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import DATABASE, Home
@@ -32,23 +33,18 @@ def read_spec_file(
     not there.
     """
     document = read_document(spec, cluster, model)
-    try:
+    with problems_as(partial(wrong_spec, spec), of=InvalidSpec):
         return document, *read_spec(document, None if home is None else Home(home.absolute()))
-    except InvalidSpec as error:
-        raise wrong_spec(spec, error.problems) from None
 
 
 def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> object:
     """The document in a spec's file, with what it names in other files, before anything looks at what it means. Raises
     as `read_spec_file`."""
     try:
-        document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
+        with raising(WrongCall, f"{spec}", UnreadableText), problems_as(partial(wrong_spec, spec), of=InvalidSpec):
+            document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
     except FileNotFoundError as error:
         raise WrongCall(f"{spec}: {error.strerror}; `meshtune examples` lists specs to begin with") from None
-    except UnreadableText as error:
-        raise WrongCall(f"{spec}: {error}") from None
-    except InvalidSpec as error:
-        raise wrong_spec(spec, error.problems) from None
     if not isinstance(document, dict):
         return document
     with raising(WrongCall, "", InvalidValue):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from meshtune.runners.documents import plain
 from meshtune.runners.extras import MissingExtra, require_extra
 from meshtune.runners.json_files import write_whole
 from meshtune.runners.registry import runners
-from meshtune.search_spaces.checks import InvalidValue, did_you_mean
+from meshtune.search_spaces.checks import did_you_mean, problems_as
 from meshtune.tuner.campaign.campaign import CampaignState, Home
 from meshtune.tuner.cli.at_home import open_service
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_json, print_page
@@ -45,7 +46,9 @@ def show() -> None:
 def repeat(name: str, output: Path | None, home: Path, *, runner: str, with_file: Path | None, as_json: bool) -> None:
     folder = _folder(name)
     place = (home / "studies" / folder.name if output is None else output).absolute()
-    loaded = _load(folder, Home(place), _sections(runner, with_file))
+    sections = _sections(runner, with_file)
+    with problems_as(partial(mistaken, f"the study {folder.name}")):
+        loaded = load_study(folder, Home(place), sections)
     with open_service(HomePlace(place, ""), create=True) as service:
         try:
             evidence = _evidence(service, loaded)
@@ -100,14 +103,6 @@ def _folder(name: str) -> Traversable:
         hint = did_you_mean(name, known)
         raise WrongCall(f"there is no study {name!r}, and no folder of that name with a {STUDY_FILE}; {hint}")
     return known[name]
-
-
-def _load(folder: Traversable, home: Home, sections: dict[str, Any]) -> LoadedStudy:
-    """Raises WrongCall with every mistake."""
-    try:
-        return load_study(folder, home, sections)
-    except InvalidValue as error:
-        raise mistaken(f"the study {folder.name}", error.problems) from None
 
 
 def _sections(runner: str, with_file: Path | None) -> dict[str, Any]:

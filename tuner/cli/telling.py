@@ -17,7 +17,7 @@ from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, space_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Trial, job_name
-from meshtune.tuner.campaign.units import seconds
+from meshtune.tuner.campaign.units import measured_word, seconds
 from meshtune.tuner.cli.common import console, errors, print_page
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.knobs import scaling_table
@@ -47,7 +47,7 @@ def print_result(record: Record) -> None:
     ended, trials = record.campaign, record.trials
     console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
     if (checked := check_forecasts(trials).steps) is not None:
-        console.print(checked.words("simulated" if ended.simulated else "measured"), soft_wrap=True)
+        console.print(checked.words(measured_word(ended.simulated)), soft_wrap=True)
     if not print_best(ended, trials, 10) and ended.state.final:
         if any(trial.verdict is Verdict.OOM for trial in trials):
             print_page(memory_needs(space_of(ended.spec), training_of(ended.spec)))

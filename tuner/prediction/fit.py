@@ -51,7 +51,7 @@ _ZERO = ("every weight on every device (DDP)", "ZeRO 1", "ZeRO 2 (SHARD_GRAD_OP)
 class Generated:
     """Of a setting whose rows are generated. p_fits, phases_s: of the phases of a step. wanted, in_flight: rows of one
     engine at once at the most, and as many as there is room for with answers of mean length: where they are fewer,
-    others wait. *_idle: the share of a step in which devices of their own wait."""
+    others wait. *_idle: the share of a step in which devices of the engines' own, and those of the training, wait."""
 
     p_fits: Mapping[Phase, float]
     wanted: float
@@ -129,7 +129,10 @@ class FitQuestion:
     def best(self, columns: Columns, recipe: Recipe | None = None, seq_len: int = 0) -> Setting:
         """The fastest of these plans that is safe, else the one that is nearest to fit. recipe: in place of the spec's.
         seq_len: of all rows."""
-        training = training_of(self.spec if recipe is None else replace(self.spec, training=recipe))
+        recipe = self.spec.training if recipe is None else recipe
+        if seq_len:
+            recipe = replace(recipe, mean_tokens=seq_len if recipe.rollout else 0)
+        training = training_of(replace(self.spec, training=recipe))
         sizes = columns["micro_batch_size"]
         groups = [(sizes > 0, seq_len or training.model.seq_len)]
         if self.lengths and not seq_len:
@@ -152,8 +155,7 @@ class FitQuestion:
         one, cluster = rows(outlook.columns, slice(row, row + 1)), self.spec.cluster
         plan = Plan(**{name: value_of(name, int(one[name][0])) for name in PLAN_FIELDS})
         prediction, own = outlook.of(row, plan), outlook.training
-        speed = prediction.speed
-        rollout = own.recipe.rollout
+        speed, rollout = prediction.speed, recipe.rollout
         devices = plan.world_size + (rollout.devices if rollout else 0)
         hours = devices * TOKENS / speed.tokens_per_s.value / 3600 if speed else None
         by_phase = phases(own, one, self.basis.calibration.constants)
@@ -171,28 +173,26 @@ class FitQuestion:
         )
 
     def _generated(self, own: Training, rollout: Rollout, one: Columns, prediction: Prediction) -> Generated:
-        plan, calibration, idle = prediction.plan, self.basis.calibration, (0.0, 0.0)
-        step_rows = rollout.updates * plan.micro_batch_size * plan.grad_accum_steps * plan.dp
-        rows, most, _ = engine_of(own, rollout).flight(np.array([step_rows]), plan.world_size)
-        seconds: dict[Phase, float] = {}
-        if speed := prediction.speed:
+        plan, calibration, speed = prediction.plan, self.basis.calibration, prediction.speed
+        step_rows = np.array([rollout.updates * plan.micro_batch_size * plan.grad_accum_steps * plan.dp])
+        rows, most, _ = engine_of(own, rollout).flight(step_rows, plan.world_size)
+        seconds, engines_idle = dict[Phase, float](), 0.0
+        if speed:
             # Engines that run ahead, beside nothing: no step waits for their longest answers.
             apart = replace(rollout, behind=0, answer_tokens=rollout.mean_answer_tokens) if rollout.behind else rollout
             alone = replace(own, recipe=replace(own.recipe, rollout=apart))
             parts = {part: float(time[0]) for part, time in time_parts(alone, one, calibration.constants).items()}
             seconds = {phase: parts.pop(TimePart(phase)) for phase in (Phase.GENERATION, Phase.LOG_PROBS)}
-            busy = parts.pop(TimePart.REFIT) + seconds[Phase.GENERATION]
+            engines_idle = 1 - (parts.pop(TimePart.REFIT) + seconds[Phase.GENERATION]) / speed.step_s.value
             seconds[Phase.STEADY] = sum(parts.values())
-            if rollout.devices:
-                idle = speed.shares[TimePart.GENERATION], 1 - busy / speed.step_s.value
         sizes = estimate_phases(own, one, calibration).items()
         return Generated(
             p_fits={phase: float(size.fits(usable_bytes(own))[0]) for phase, size in sizes},
             wanted=min(float(rows[0]), rollout.max_rows),
             in_flight=float(most[0]),
             phases_s=seconds,
-            training_idle=idle[0],
-            engines_idle=idle[1],
+            training_idle=speed.shares[TimePart.GENERATION] if speed and rollout.devices else 0.0,
+            engines_idle=engines_idle if rollout.devices else 0.0,
         )
 
 
@@ -240,11 +240,12 @@ def fit(question: FitQuestion) -> Fit:
     sizes = space.columns["micro_batch_size"]
     layouts = rows(space.columns, sizes == sizes.min())
     free, ones = {**layouts, "grad_accum_steps": layouts["pp"]}, np.ones_like(layouts["pp"])
-    even = replace(spec.training, mean_tokens=0)
     largest = longest = enough = None
     if best.safe:
-        largest = _largest(MICRO_BATCHES, lambda size: question.best({**free, "micro_batch_size": size * ones}))
-        longest = _largest(SEQUENCES, lambda tokens: question.best(layouts, even, tokens))
+        rollout = spec.training.rollout
+        if rollout is None or not rollout.update_tokens:  # else passes are as full whatever the micro-batch is
+            largest = _largest(MICRO_BATCHES, lambda size: question.best({**free, "micro_batch_size": size * ones}))
+        longest = _largest(SEQUENCES, lambda tokens: question.best(layouts, None, tokens))
     else:  # of the recipe, in any layout
         enough = next((one for one in chain(changes, _of_recipe(question, start, layouts)) if one.safe), None)
     diagram = tuple(_diagram(question, start.prediction.plan))
@@ -272,15 +273,15 @@ def _diagram(question: FitQuestion, plan: Plan) -> Iterator[Cell]:
     if (rollout := recipe.rollout) is None:
         return
     sizes = {plan.micro_batch_size, *(2**power for power in range(11) if each % 2**power == 0)}
-    for share, size in product(sorted({rollout.share, *SHARES}), sorted(sizes)):
-        packed = size * question.spec.model.seq_len * (rollout.update_tokens > 0)
+    shares = {rollout.share, *SHARES} if rollout.share else {0.0}
+    for share, size in product(sorted(shares), sorted(sizes)):
+        packed = size * question.spec.model.seq_len // plan.cp * (rollout.update_tokens > 0)
         own = replace(recipe, rollout=replace(rollout, share=share, update_tokens=packed))
         setting = question.best(columns_of([replace(plan, micro_batch_size=size, grad_accum_steps=each // size)]), own)
         rows, speed = setting.generated, setting.prediction.speed
         assert rows is not None
         phase, p_fits = min(rows.p_fits.items(), key=lambda one: one[1])
-        waits, step_s = rows.in_flight < rows.wanted, speed.step_s.value if speed else None
-        yield Cell(share, size, p_fits, phase, waits, step_s)
+        yield Cell(share, size, p_fits, phase, rows.in_flight < rows.wanted, speed.step_s.value if speed else None)
 
 
 def _devices_needed(question: FitQuestion) -> str:
@@ -364,7 +365,7 @@ def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterato
         ("optimizer offloaded", "", {"offload": Offload.OPTIMIZER}),
         ("optimizer and weights offloaded", "", {"offload": Offload.WEIGHTS}),
     ]
-    if rollout := recipe.rollout:
+    if (rollout := recipe.rollout) and rollout.share:
         offered += [
             ("weights offloaded for a generation", "", {"rollout": replace(rollout, weights_leave=True)}),
             ("optimizer offloaded for a generation", "", {"rollout": replace(rollout, optimizer_leaves=True)}),

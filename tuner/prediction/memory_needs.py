@@ -80,17 +80,12 @@ def memory_needs(space: Space, training: Training, calibration: Calibration = UN
         peak, device = gibibytes(int(memory.peak_bytes[least])), gibibytes(training.cluster.device.memory_bytes)
         words = f"the least memory is {peak} of {device}, P(fits) {percent(fits[least])}, with {space[least].key}"
         needs += [f"no plan fits with {percent(SURE)}: {words}", *_remedies(space, training, calibration)]
-    return (*needs, *_of_hosts(space, training))
-
-
-def _of_hosts(space: Space, training: Training) -> Sequence[str]:
-    """The memory of a node's host, which a peak of a device has no part of; to load where it is much."""
+    # The memory of a node's host, which a peak of a device has no part of; to load where it is much.
     offloaded, loaded = offloaded_bytes(training, space.columns), loaded_bytes(training)
-    least, most = (gibibytes(int(value)) for value in (offloaded.min(), offloaded.max()))
-    by_plan = least if least == most else f"{least} to {most}, by plan"
-    states, loading = f"{OFFLOADED}: {by_plan}", f"{LOADED}: {gibibytes(int(loaded))}"
+    ends = dict.fromkeys(gibibytes(int(value)) for value in (offloaded.min(), offloaded.max()))
+    needs += [f"{OFFLOADED}: {' to '.join(ends)}{', by plan' * (len(ends) > 1)}"] * bool(offloaded.any())
     usual = USUAL_HOST * training.cluster.devices_per_node * training.cluster.device.memory_bytes
-    return [*([states] if offloaded.any() else []), *([loading] if loaded > usual else [])]
+    return (*needs, *[f"{LOADED}: {gibibytes(int(loaded))}"] * (loaded > usual))
 
 
 def sure_plans(space: Space | None, training: Training, calibration: Calibration = UNCALIBRATED) -> int:

@@ -256,7 +256,12 @@ def _drawn(
     searched = max(1, chosen - (own is not None))
     rows = outlook.best(searched)[:: max(1, searched // MOST_ROWS)]
     parts = [(outlook, rows), *([] if own is None else [(own, np.array([0]))])]
-    step_s, log_sd, fitting, devices = np.concatenate([_costs(*part) for part in parts], axis=1)
+    costs = [
+        np.stack([one.time.step_s, one.time.log_sd, one.fits, _devices(one.columns)])[:, some]
+        for one, some in parts
+        if one.time is not None
+    ]
+    step_s, log_sd, fitting, devices = np.concatenate(costs, axis=1)
     stands_for = np.array([searched / len(rows)] * len(rows) + [1.0] * (own is not None))
     # Baseline and best plans, which run again.
     again = [*range(min(spec.confirm, len(rows))), *([] if own is None else [-1])]
@@ -281,13 +286,6 @@ def _drawn(
     wall_s = all_s * np.ceil(trials / spec.parallel) / trials
     ends = (int(np.min(least)), int(np.max(most)))
     return ends, Range.of(all_s / trials), Range.of(device_s / 3600), Range.of(wall_s)
-
-
-def _costs(outlook: Predictions, rows: IntColumn) -> FloatColumn:
-    """Of some plans: seconds per step, how sure, the probability to fit, devices."""
-    assert outlook.time is not None
-    devices = _devices(outlook.columns).astype(np.float64)
-    return np.stack([outlook.time.step_s, outlook.time.log_sd, outlook.fits, devices])[:, rows]
 
 
 def _devices(columns: Columns) -> IntColumn:

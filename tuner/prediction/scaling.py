@@ -27,7 +27,7 @@ from meshtune.search_spaces.space import Space, SpaceTooLarge
 from meshtune.tuner.campaign.spec import CampaignSpec, build_space, workload_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate, percent
-from meshtune.tuner.prediction.predict import Basis, Prediction, Predictions, foresee, training_of
+from meshtune.tuner.prediction.predict import Basis, Prediction, foresee, training_of
 from meshtune.tuner.prediction.projection import (
     LAYOUT,
     LEAST_FITS,
@@ -153,14 +153,10 @@ def _row(spec: CampaignSpec, basis: Basis, training: Training, scaling: Scaling,
     if len(space) == 0:
         return replace(empty, reason=_why_none(space, batch))
     outlook = foresee(training, space.columns, basis.calibration)
-    first = _first(outlook)
-    return replace(empty, best=outlook.of(first, space[first]))
-
-
-def _first(outlook: Predictions) -> int:
-    """The best of those that should fit; of all, where none should."""
+    # The best of those that should fit; of all, where none should.
     fitting = outlook.fits >= LEAST_FITS
-    return int(np.argmax(np.where(fitting, outlook.score, -1.0) if fitting.any() else outlook.score))
+    first = int(np.argmax(np.where(fitting, outlook.score, -1.0) if fitting.any() else outlook.score))
+    return replace(empty, best=outlook.of(first, space[first]))
 
 
 def _stretched(empty: Row, space: Space, basis: Basis, training: Training, given: Plan) -> Row:
@@ -262,20 +258,17 @@ def _wall(scaling: Scaling, rows: Sequence[Row], start: Row, least: float) -> Wa
             words = f"ends before {count_nodes(row.nodes)}: the best plan {row.note}"
         elif row.efficiency is not None and row.efficiency < least:
             reached = f"{count_nodes(row.nodes)} ({100 * row.efficiency:.0f} %)"
-            words = f"falls below {100 * least:g} % efficiency at {reached}: {_largest_loss(row, start)}"
+            # The part of the step whose device time per token grew most since the reference.
+            worst = max((grown := _changes(row, start)), key=lambda part: grown[part])
+            now, before = (100 * one.speed.shares[worst] for one in (row, start) if one.speed is not None)
+            shares = f"{now:.0f} % of the step, {before:.0f} % at {count_nodes(start.nodes)}"
+            lost = f"most is lost to {PART_WORDS[worst]}, {shares}"
+            words = f"falls below {100 * least:g} % efficiency at {reached}: {lost}"
         if words:
             return Wall(scaling=scaling, nodes=row.nodes, sentence=f"{scaling} scaling {words}")
     farthest = count_nodes(max(row.nodes for row in rows))
     words = f"keeps at least {100 * least:g} % efficiency up to {farthest}"
     return Wall(scaling=scaling, nodes=None, sentence=f"{scaling} scaling {words}")
-
-
-def _largest_loss(row: Row, start: Row) -> str:
-    """The part of the step whose device time per token grew most since the reference."""
-    grown = _changes(row, start)
-    worst = max(grown, key=lambda part: grown[part])
-    now, before = (100 * row.speed.shares[worst] for row in (row, start) if row.speed is not None)
-    return f"most is lost to {PART_WORDS[worst]}, {now:.0f} % of the step, {before:.0f} % at {count_nodes(start.nodes)}"
 
 
 def _changes(row: Row, start: Row) -> dict[TimePart, float]:

@@ -136,11 +136,7 @@ def compare(given: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
     return Comparison(
         objective=base.spec.objective,
         campaigns=tuple(by_id[campaign.id] for campaign in campaigns),
-        notes=(
-            *_differences(campaigns, base),
-            *_hardware_notes([(one.campaign, one.trials) for one in entries]),
-            *notes,
-        ),
+        notes=(*_differences(campaigns, base), *_hardware_notes(entries), *notes),
     )
 
 
@@ -262,9 +258,9 @@ def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
     return outlook.of(first, space[first]).speed
 
 
-def _hardware_notes(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> list[str]:
+def _hardware_notes(entries: Sequence[_Entry]) -> list[str]:
     """Sentences on campaigns that were measured on other hardware than the first one whose hardware is known."""
-    known = [(campaign, reference) for campaign, trials in entries if (reference := reference_of(trials)) is not None]
+    known = [(one.campaign, own) for one in entries if (own := reference_of(one.trials)) is not None]
     return [
         f"{one.id} was measured on {kinds_text(own.hardware, beside=base.hardware)}, "
         f"{known[0][0].id} on {kinds_text(base.hardware, beside=own.hardware)}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from meshtune.runners.documents import plain
 from meshtune.runners.outcome import OF_FIRST_STEPS, RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
 from meshtune.runners.registry import EXTERNAL
-from meshtune.runners.schedulers.external import ClaimableJob, ExternalRunner, NotClaimed
+from meshtune.runners.schedulers.external import ExternalRunner, NotClaimed
 from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit, raising
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
@@ -130,7 +130,19 @@ class AskTell:
         trials = {trial.last.job_name: trial for _, trial, _ in page if isinstance(trial, Trial)}
         open_ = [] if campaign.state is CampaignState.CANCELLING else list(trials)
         claimed = self._runner.claim(open_, count, by, claimant)
-        suggestions = [_suggestion(campaign.spec, trials[job.name], job) for job in claimed]
+        with_arguments = campaign.spec.workload.kind in _WITH_ARGUMENTS
+        suggestions = [
+            Suggestion(
+                trial=trial.number,
+                claim=job.name,
+                plan=trial.plan,
+                plan_key=trial.plan.key,
+                knobs=dict(trial.plan.knobs),
+                arguments=job.command if with_arguments else (),
+                time_limit_s=campaign.spec.trial.limit_s,
+            )
+            for job, trial in ((job, trials[job.name]) for job in claimed)
+        ]
         return Suggestions(suggestions=suggestions, state=campaign.state, reason=campaign.reason)
 
     def complete(self, campaign_id: str, number: int, completion: Completion, claimant: str = "") -> Trial:
@@ -166,18 +178,6 @@ class AskTell:
             reason = f"the runner {kind} measures the trials of campaign {campaign_id}"
             raise CannotChange(f"{reason}; only those of the runner {EXTERNAL} are asked for and told of")
         return campaign
-
-
-def _suggestion(spec: CampaignSpec, trial: Trial, job: ClaimableJob) -> Suggestion:
-    return Suggestion(
-        trial=trial.number,
-        claim=job.name,
-        plan=trial.plan,
-        plan_key=trial.plan.key,
-        knobs=dict(trial.plan.knobs),
-        arguments=job.command if spec.workload.kind in _WITH_ARGUMENTS else (),
-        time_limit_s=spec.trial.limit_s,
-    )
 
 
 def result_of(outcome: Outcome) -> str:

@@ -281,7 +281,6 @@ class Holder:
 
 def _boot_id() -> bytes:
     """Which start of which kernel this is; empty where nobody says."""
-    try:
+    with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
-    except OSError:
-        return b""
+    return b""

@@ -70,7 +70,9 @@ def calibration_setup(
         raise InvalidSpec([Problem("training.rollout", "cannot be calibrated: it is of engines, and of rows' lengths")])
     if problems := missing(Training(spec.model, cluster, workload.framework)):
         raise InvalidSpec(problems)
-    batch = _batch(spec, cluster)
+    batch = spec.global_batch_size
+    if batch is not None:  # as many sequences per device as the spec's, or SEQUENCES
+        batch = cluster.devices * max(SEQUENCES, -(-batch // spec.cluster.devices))
     given = {name: values for name in DEGREES if (values := getattr(spec.space, name)) is not None}
     wider: dict[str, Any] = {name: tuple(sorted({DEGREES[name], *values})) for name, values in given.items()}
     bounds = replace(spec.space, **wider)
@@ -126,13 +128,6 @@ def _part_of(cluster: ClusterSpec, nodes: int | None, devices: int | None) -> Cl
     whole = devices % cluster.devices_per_module == 0
     split: dict[str, Any] = {} if whole else {"devices_per_module": 1, "module_link": None}
     return replace(cluster, nodes=1, devices_per_node=devices, **split)
-
-
-def _batch(spec: CampaignSpec, cluster: ClusterSpec) -> int | None:
-    """The same number of sequences per device, or SEQUENCES; None where the batch is free."""
-    if spec.global_batch_size is None:
-        return None
-    return cluster.devices * max(SEQUENCES, -(-spec.global_batch_size // spec.cluster.devices))
 
 
 def _depths(model: ModelSpec, devices: int) -> Iterator[ModelSpec]:

@@ -17,7 +17,7 @@ from typing import Any
 from meshtune.runners.packages import Packaged
 from meshtune.runners.registry import WORKLOADS, TrainingProgram, schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
-from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
+from meshtune.search_spaces.checks import InvalidValue, Mistaken, Problem
 from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.search.registry import searches
@@ -43,15 +43,10 @@ PLAIN = frozenset(
 DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}
 
 
-class InvalidSpec(UserError, ValueError):
-    """A campaign spec with mistakes; nothing was done. `problems` has all of them, each with its path."""
+class InvalidSpec(Mistaken):
+    """A campaign spec with mistakes; nothing was done."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, problems)))
-
-    def __reduce__(self) -> tuple[Any, ...]:  # by default copies are made from the message
-        return type(self), (self.problems,)
+    between = "\n"
 
 
 def parse_options(words: Sequence[str], option: str = "--option") -> dict[str, Any]:

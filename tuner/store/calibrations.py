@@ -30,9 +30,18 @@ class Calibrations:
 
     def keep(self, stored: StoredCalibration) -> None:
         """Keep it, in place of an earlier one of the same campaign."""
+        fit = stored.calibration
+        document = {
+            "described": plain(stored.described),
+            "constants": {name: getattr(fit.constants, name) for name in CONSTANTS},
+            # Whose rows and columns stand in this order.
+            "names": [*CONSTANTS],
+            "covariance": fit.covariance.tolist(),
+            **{name: getattr(fit, name) for name in OF_FIT},
+        }
         with self._database.writing() as connection:
             connection.execute(delete(calibrations).where(calibrations.c.campaign == stored.campaign))
-            row = {**{name: getattr(stored, name) for name in _OF_ROW}, "document": _document(stored)}
+            row = {**{name: getattr(stored, name) for name in _OF_ROW}, "document": document}
             connection.execute(insert(calibrations), row)
 
     def newest_first(
@@ -56,18 +65,6 @@ class Calibrations:
         with self._database.writing() as connection:
             if not connection.execute(delete(calibrations).where(calibrations.c.campaign == campaign_id)).rowcount:
                 raise NotFound(f"there is no calibration {campaign_id}")
-
-
-def _document(stored: StoredCalibration) -> dict[str, Any]:
-    fit = stored.calibration
-    return {
-        "described": plain(stored.described),
-        "constants": {name: getattr(fit.constants, name) for name in CONSTANTS},
-        # Whose rows and columns stand in this order.
-        "names": [*CONSTANTS],
-        "covariance": fit.covariance.tolist(),
-        **{name: getattr(fit, name) for name in OF_FIT},
-    }
 
 
 def _stored_of(row: Row[Any]) -> StoredCalibration:

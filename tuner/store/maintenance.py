@@ -123,20 +123,16 @@ def new_file(path: Path, *, force: bool) -> Iterator[Path]:
             os.fsync(descriptor)
         if force:
             os.replace(partial, path)
-        else:
-            _name_once(partial, path)
+            return
+        try:
+            os.link(partial, path)
+        except FileExistsError:
+            raise StoreError(f"{path} exists already; --force replaces it") from None
+        except OSError:  # a file system without hard links
+            partial.rename(path)
     finally:
         for ending in ("", "-wal", "-shm", "-journal"):
             partial.with_name(partial.name + ending).unlink(missing_ok=True)
-
-
-def _name_once(partial: Path, path: Path) -> None:
-    try:
-        os.link(partial, path)
-    except FileExistsError:
-        raise StoreError(f"{path} exists already; --force replaces it") from None
-    except OSError:  # a file system without hard links
-        partial.rename(path)
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
@@ -197,7 +193,9 @@ def check(url: str) -> Report:
         troubles = [trouble for look in looks for trouble in look(connection)]
         tables = (campaigns, trials, attempts, measurements, events)
         rows = {table.name: connection.scalar(select(func.count()).select_from(table)) or 0 for table in tables}
-        return Report(schema=version, troubles=troubles, in_flight=_in_flight(connection), rows=rows)
+        jobs = select(trials.c.campaign_id, attempts.c.job_name).join(attempts, attempts.c.trial_id == trials.c.id)
+        out = connection.execute(jobs.where(attempts.c.state.in_(_OUT)).order_by(attempts.c.id))
+        return Report(schema=version, troubles=troubles, in_flight=[(id, name) for id, name in out], rows=rows)
 
 
 def _damage(connection: Connection) -> Iterator[str]:
@@ -302,13 +300,3 @@ def _lost_ids(connection: Connection) -> Iterator[str]:
         given = connection.scalar(text(f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")) or 0
     if given < newest:
         yield f"the next event would get the id {given + 1}, but the newest has {newest} already"
-
-
-def _in_flight(connection: Connection) -> list[tuple[str, str]]:
-    query = (
-        select(trials.c.campaign_id, attempts.c.job_name)
-        .join(attempts, attempts.c.trial_id == trials.c.id)
-        .where(attempts.c.state.in_(_OUT))
-        .order_by(attempts.c.id)
-    )
-    return [(campaign_id, job_name) for campaign_id, job_name in connection.execute(query)]

@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from meshtune.runners.outcome import FAILED
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.campaign.units import Estimate, measured_word
 from meshtune.tuner.results.analysis.knob_effects import by_size, measured_effects
 from meshtune.tuner.results.analysis.shapley import METHOD, explain_knobs
 from meshtune.tuner.results.figures import settings
@@ -100,7 +100,7 @@ def worth(evidence: Evidence) -> Section:
 def scaling(evidence: Evidence) -> Section:
     """Of the baselines. Weak scaling where the global batches grow with the devices, strong where they are equal."""
     sizes = sorted(evidence.values(), key=lambda runs: runs[0].spec.cluster.devices)
-    measured = "simulated" if sizes[0][0].campaign.simulated else MEASURED
+    measured = measured_word(sizes[0][0].campaign.simulated)
     ways = {PREDICTED: _efficiencies(PREDICTED, sizes), measured: _efficiencies(MEASURED, sizes)}
     strong = len({runs[0].spec.global_batch_size for runs in sizes}) == 1
     kind = "Strong scaling" if strong else "Weak scaling"

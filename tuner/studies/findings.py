@@ -9,6 +9,7 @@ from math import floor, inf, isinf, log10
 from statistics import median
 from typing import Any
 
+from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.results.views import view_of
 from meshtune.tuner.studies.evidence import Evidence, Unanswered
 from meshtune.tuner.studies.measures import MEASURED, PREDICTED, read_question
@@ -113,10 +114,6 @@ def _ours(row: StudyRow, way: str, asked: Mapping[str, Any] | None, evidence: Ev
     return Ours(value=ends[0], low=ends[1], high=ends[2], runs=len(answers), reason=reason)
 
 
-def measured_word(report: StudyReport) -> str:
-    return "simulated" if report.simulated else "measured"
-
-
 def cells(one: StudyFinding) -> list[str]:
     """Of a row of the table: its name, unit, published, predicted, measured, difference, and how sure the source is."""
     published = one.published
@@ -132,7 +129,15 @@ def cells(one: StudyFinding) -> list[str]:
 
 
 def headings(report: StudyReport) -> list[str]:
-    return ["figure", "unit", "published", "predicted", measured_word(report), "difference", "the published one is"]
+    return [
+        "figure",
+        "unit",
+        "published",
+        "predicted",
+        measured_word(report.simulated),
+        "difference",
+        "the published one is",
+    ]
 
 
 def verdict_text(report: StudyReport) -> str:

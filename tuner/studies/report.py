@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshtune.tuner.campaign.units import Estimate, number
+from meshtune.tuner.campaign.units import Estimate, measured_word, number
 from meshtune.tuner.results.figures.searches import Beside, published_beside_ours
 from meshtune.tuner.results.report.page import PageTable, Section, drawn, page
 from meshtune.tuner.studies.drawings import DRAWINGS
@@ -15,7 +15,6 @@ from meshtune.tuner.studies.findings import (
     StudyReport,
     cells,
     headings,
-    measured_word,
     misses,
     sources,
     verdict_text,
@@ -82,7 +81,7 @@ def _beside(report: StudyReport) -> Iterator[Beside]:
     for one in report.findings:
         if one.published is None or one.published.value <= 0:
             continue
-        for word, ours in (("predicted", one.predicted), (measured_word(report), one.measured)):
+        for word, ours in (("predicted", one.predicted), (measured_word(report.simulated), one.measured)):
             if ours is None or ours.value is None or ours.low is None or ours.high is None:
                 continue
             ratio = Estimate(ours.value, ours.low, ours.high).times(1 / one.published.value)

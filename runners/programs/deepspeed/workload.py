@@ -96,10 +96,8 @@ class DeepSpeedWorkload(ProgramWorkload[DeepSpeedOptions]):
         options = self._options
         program = ["-m", options.module] if options.module else [options.script]
         words = options.words(request.model, request.plan, request.seed, request.directory / CONFIG_FILE)
-        command: tuple[str, ...] = (options.python, *program, *words, *arguments(request.knobs, request.plan))
-        if options.directory:
-            # Where the tuner runs is what a relative directory of the spec counts from.
-            command = in_directory(Path(options.directory).absolute(), command)
+        started = (options.python, *program, *words, *arguments(request.knobs, request.plan))
+        command = in_directory(options.directory, started)
         config = config_of(request.model, request.plan, request.cluster, options)
         measured = config if request.real else overlaid(config, _measured(config))
         measured = placed(measured, keys(request.knobs, request.plan, CONFIG_FILE))

@@ -166,9 +166,7 @@ class TorchtitanWorkload(ProgramWorkload[TorchtitanOptions]):
             lines = [*flags, *(line for line in added if line not in late), recompute, *late]
             files = {FLAGS_FILE: "".join(f"{line}\n" for line in lines)}
         words = [word for line in lines for word in read_words(line)]
-        command: tuple[str, ...] = (options.python, "-m", "torchtitan.train", *words)
-        if options.directory:
-            command = in_directory(Path(options.directory).absolute(), command)
+        command = in_directory(options.directory, (options.python, "-m", "torchtitan.train", *words))
         context = context_file(request, dtype=self.dtype, warmup_steps=options.warmup_steps)
         return request.job(command, {**files, **context}, {**options.env, **variables(request.knobs, request.plan)})
 

@@ -89,7 +89,7 @@ def rollout(reading: TrainerReading) -> None:
     elif vllm:
         fields[f"{_ROLLOUT}.share"] = reading.share("--vllm_gpu_memory_utilization") or 0.3
     else:
-        fields[f"{_ROLLOUT}.max_rows"] = max(1, each)
+        fields |= {f"{_ROLLOUT}.max_rows": max(1, each), f"{_ROLLOUT}.share": 0.0}
 
 
 # What shards.

@@ -298,14 +298,14 @@ def read_context(directory: Path) -> LogContext:
     return read_versioned(LogContext, read_document(directory / CONTEXT_FILE), _CONTEXT_VERSION)
 
 
-def in_directory(directory: Path, command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command, started in a directory of its own choice rather than in its job's."""
-    return ("sh", "-c", 'cd "$0" && exec "$@"', str(directory), *command)
+def in_directory(directory: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command, started in a directory of its own choice, as seen from where the tuner runs; empty: in its job's."""
+    return ("sh", "-c", 'cd "$0" && exec "$@"', str(Path(directory).absolute()), *command) if directory else command
 
 
 def started_in(command: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """The directory and the command of `in_directory`; "" and the command itself where it is none."""
-    wrapped = tuple(command[:3]) == in_directory(Path(), ())[:3]
+    wrapped = tuple(command[:3]) == in_directory(".", ())[:3]
     return (command[3], tuple(command[4:])) if wrapped else ("", tuple(command))
 
 

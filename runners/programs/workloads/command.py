@@ -361,9 +361,8 @@ class CommandWorkload(Workload):
             command = (*command[:-1], f"{command[-1].rstrip()} {shlex.join(added)}")
         elif added:
             command = (*command, *added)
-        if self._options.working_directory is None:
-            return command
-        return in_directory(Path(self._options.working_directory).resolve(), command)
+        folder = self._options.working_directory
+        return command if folder is None else in_directory(str(Path(folder).resolve()), command)
 
     def _files(self, values: Mapping[str, Any], told: Mapping[str, Any], real: bool) -> dict[str, str]:
         configs = self._options.configs

@@ -61,10 +61,9 @@ class JobRecord:
 
     def job(self) -> JobSpec:
         """The job as it was sent; where its folder is gone, as much as the record tells."""
-        try:
+        with suppress(OSError, ValueError):
             return read_gang(self.directory)
-        except (OSError, ValueError):
-            return JobSpec(name=self.name, command=(), directory=self.directory, time_limit_s=0.0)
+        return JobSpec(name=self.name, command=(), directory=self.directory, time_limit_s=0.0)
 
 
 class Records:

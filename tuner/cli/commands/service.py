@@ -123,10 +123,9 @@ def _greet(host: str, port: int, home: Path, dashboard: bool) -> None:
 
 
 def _loopback(host: str) -> bool:
-    try:
+    with suppress(ValueError):
         return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost"
 
 
 def _url(host: str, port: int) -> str:

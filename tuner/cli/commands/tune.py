@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +64,7 @@ def tune(
     from meshtune.runners.programs.dialects.base import CannotRead
     from meshtune.runners.programs.dialects.sources import read_command
     from meshtune.runners.untrusted_text import UnreadableText
-    from meshtune.search_spaces.checks import raising
+    from meshtune.search_spaces.checks import problems_as, raising
     from meshtune.tuner.campaign.campaign import Home
     from meshtune.tuner.cli.spec_file import cluster_in, mistaken, stored_basis
     from meshtune.tuner.cli.telling import dry_run_lines, print_missing
@@ -104,11 +105,9 @@ def tune(
         return
     if draft.open:
         raise WrongCall("say what is open by --answer KEY=VALUE, or complete the spec that --spec FILE writes")
-    try:
+    with problems_as(partial(mistaken, "what was understood of the launch"), of=InvalidSpec):
         campaign_spec, space = read_spec(document, Home(place.home.absolute()))
         quote = quoted(document, campaign_spec, space, stored_basis(campaign_spec, place))
-    except InvalidSpec as error:
-        raise mistaken("what was understood of the launch", error.problems) from None
     print_page(_understood(launch, campaign_spec, space, draft))
     if space.plans < 2:
         raise WrongCall("there is one plan, the present one: no flag that is known changes how the program runs")

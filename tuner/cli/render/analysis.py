@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshtune.search_spaces.knob_values import word
-from meshtune.tuner.campaign.units import interval_s, number, percent, seconds
+from meshtune.tuner.campaign.units import interval_s, measured_word, number, percent, seconds
 from meshtune.tuner.cli.render.display import shares_text
 from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.terminal import new_table
@@ -35,7 +35,7 @@ STANDING = {
 
 def analysis_parts(analysis: Analysis) -> list[Table | Text]:
     simulated = Text(SIMULATED, style="yellow")
-    made = _made(analysis.simulated)
+    made = measured_word(analysis.simulated)
     title = f"{analysis.campaign}: {analysis.trials} trials, {analysis.sensitivity.plans} plans {made}"
     basis = analysis.unpredicted if analysis.basis is None else f"basis of what is predicted: {analysis.basis.words}"
     return [
@@ -50,11 +50,6 @@ def analysis_parts(analysis: Analysis) -> list[Table | Text]:
         *_hindsight(analysis.hindsight, made),
         Text(basis),
     ]
-
-
-def _made(simulated: bool) -> str:
-    """What became of plans that ran to their end."""
-    return "simulated" if simulated else "measured"
 
 
 def _winners(winners: Sequence[Winner], made: str) -> list[Table | Text]:
@@ -80,7 +75,9 @@ def _sensitivity(sensitivity: Sensitivity) -> list[Table | Text]:
 
 def _effects(analysis: Analysis) -> list[Table | Text]:
     if not analysis.effects:
-        return [Text(f"What a change is worth: no two {_made(analysis.simulated)} plans differ in one knob alone")]
+        return [
+            Text(f"What a change is worth: no two {measured_word(analysis.simulated)} plans differ in one knob alone")
+        ]
     lines = ["What a change is worth, all else equal", *(f"  {one.words}" for one in analysis.effects[:MAX_EFFECTS])]
     if (left := len(analysis.effects) - MAX_EFFECTS) > 0:
         lines.append(f"  and {left} smaller ones (--json has them)")

@@ -29,7 +29,9 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield from _setting("your setting", fit.given)
     if not fit.fits:
         yield Text(f"\nnothing fits with P(fits) {percent(SURE)}", style="red")
-    yield from _setting("the fastest that is safe" if fit.fits else "the nearest", best)
+    name = "the fastest that is safe" if fit.fits else "the nearest"
+    same = fit.given is not None and fit.given.prediction.plan_key == best.prediction.plan_key
+    yield from [Text(f"\n{name}: your setting", style="bold")] if same else _setting(name, best)
     if enough is not None:
         parts = filter(None, [_peak(enough), _time(enough), enough.effect])
         yield Text(f"it would fit with {enough.words}: {', '.join(parts)}", style="bold")
@@ -41,6 +43,7 @@ def fit_parts(fit: Fit) -> Iterator[Table | Text]:
         yield Text(f"longest sequence: {most.seq_len:,}: {_peak(most)}: {most.words}")
     if fit.diagram:
         yield _diagram(fit)
+        yield Text("g, p, u: generation, log-probabilities, update (later steps) may not fit; ~: rows wait; *: fastest")
     if fit.changes:
         yield _changes(fit)
     yield from (Text(f"note: {note}") for note in fit.notes)
@@ -62,7 +65,7 @@ def prediction_lines(own: Prediction) -> list[str]:
     hosts = {OFFLOADED: own.host_optimizer_bytes, LOADED: own.host_loading_bytes}
     lines = [
         f"memory: {gibibytes(int(peak.value))} ({gibibytes(int(peak.low))} to {gibibytes(int(peak.high))}) "
-        f"of {gibibytes(own.device_bytes)}, P(fits) {_chance(own)}",
+        f"of {gibibytes(own.device_bytes)}, P(fits) {_chance(own.p_fits)}",
         f"  {_sizes(own.memory_parts_bytes)}",
         *(f"{words}: {gibibytes(int(size))}" for words, size in hosts.items() if size > 0),
     ]
@@ -73,9 +76,9 @@ def prediction_lines(own: Prediction) -> list[str]:
     return lines
 
 
-def _chance(own: Prediction) -> str:
+def _chance(p_fits: float) -> str:
     """Rounded down, as less than 90 % is not safe."""
-    return percent(own.p_fits if own.p_fits < 0.1 else floor(100 * own.p_fits) / 100)
+    return percent(p_fits if p_fits < 0.1 else floor(100 * p_fits) / 100)
 
 
 def _sizes(parts: Mapping[Any, float]) -> str:
@@ -91,9 +94,10 @@ def _setting(name: str, setting: Setting) -> Iterator[Text]:
         for phase, chance in own.p_fits.items():
             free = max(0.0, 1 - setting.phases_bytes[phase] / setting.prediction.device_bytes)
             takes = f", {seconds(own.phases_s[phase])}" if own.phases_s else ""
-            yield Text(f"{WORDS[phase]}: P(fits) {percent(chance)}, {percent(free)} of the memory free{takes}")
-        idle = f"idle: training {percent(own.training_idle)}, engines {percent(own.engines_idle)}"
-        yield Text(f"rows in flight in an engine: {number(own.in_flight)} of {number(own.wanted)}; {idle}")
+            yield Text(f"{WORDS[phase]}: P(fits) {_chance(chance)}, {percent(free)} of the memory free{takes}")
+        idle = f"; idle: training {percent(own.training_idle)}, engines {percent(own.engines_idle)}"
+        apart = idle * (own.training_idle + own.engines_idle > 0)
+        yield Text(f"rows in flight in an engine: {number(own.in_flight)} of {number(own.wanted)}{apart}")
     price, energy = setting.price_per_1e9_tokens, setting.wh_per_1e9_tokens
     costs = [] if price is None else [f"price {number(price)}"]
     costs += [] if energy is None else [f"{number(energy / 1000)} kWh"]
@@ -106,7 +110,7 @@ def _model(setting: Setting) -> str:
 
 
 def _peak(setting: Setting) -> str:
-    return f"{gibibytes(int(setting.prediction.peak_bytes.value))}, P(fits) {_chance(setting.prediction)}"
+    return f"{gibibytes(int(setting.prediction.peak_bytes.value))}, P(fits) {_chance(setting.prediction.p_fits)}"
 
 
 def _time(change: Setting) -> str:
@@ -116,15 +120,14 @@ def _time(change: Setting) -> str:
 def _diagram(fit: Fit) -> Table:
     """P(fits) of the phase that fits least, with its letter where that is not safe."""
     sizes = sorted({cell.micro_batch for cell in fit.diagram})
-    legend = "g: generation, p: log-probabilities, u: update does not fit; ~: rows wait; *: the fastest"
     heads = [str(size) for size in sizes]
-    table = new_table(f"Share of the engine, by micro-batch ({legend})", "share", *heads, right=heads)
+    table = new_table("P(fits) by the engine's share and the micro-batch", "share", *heads, right=heads)
     cells = {(cell.share, cell.micro_batch): cell for cell in fit.diagram}
     for share in sorted({cell.share for cell in fit.diagram}):
         row = []
         for cell in (cells[share, size] for size in sizes):
             marks = LETTERS[cell.phase] * (cell.p_fits < SURE) + "~" * cell.waits + "*" * (cell == fit.fastest_cell)
-            row.append(f"{percent(floor(100 * cell.p_fits) / 100)} {marks}".rstrip())
+            row.append(f"{_chance(cell.p_fits)} {marks}".rstrip())
         table.add_row(f"{share:g}", *row)
     return table
 
@@ -135,5 +138,5 @@ def _changes(fit: Fit) -> Table:
     table = new_table(f"What to change in {own}, each alone", "change", *numbers, "", right=numbers)
     for one in fit.changes:
         sizes = (gibibytes(int(size)) for size in (one.prediction.peak_bytes.value, one.gain_bytes))
-        table.add_row(one.words, *sizes, _chance(one.prediction), _time(one), one.effect)
+        table.add_row(one.words, *sizes, _chance(one.prediction.p_fits), _time(one), one.effect)
     return table
