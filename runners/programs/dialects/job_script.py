@@ -70,7 +70,15 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
     """With the scheduler of a script's head, and the options of srun by which the script starts the launch. A workload
     that has lines of a shell has the setup there. Raises CannotRead."""
     job, workload = read_job(launch.head or script, launch.under), imported.workload
-    remarks, runner, trial = _around(launch, job), imported.runner, dict(imported.trial)
+    remarks, runner, trial = Remarks(place=launch.place), imported.runner, dict(imported.trial)
+    # What stands around the launcher and trials do without.
+    for tool, words in launch.under:
+        if tool == "srun":
+            step = _options([as_written(word) for word in words]).items()
+            tell(remarks, tool, [(name, [_line(name, value)]) for name, value in step if _is_left(name, value)])
+        elif kind := around_of(tool):
+            kept = binding_of(words) if kind == "mpirun" and job and job.runner.get("kind") == "pbs" else ()
+            tell(remarks, kind, [each for each in options_of(words) if each[1][0] not in kept])
     own = "setup" in workload or workload.get("kind") == "command"
     ready = {"setup": list(launch.setup)} if launch.setup and not own else {}
     env = dict(workload.get("env", {}))
@@ -94,19 +102,6 @@ def with_job(imported: Imported, script: str, launch: Launch) -> Imported:
         remarks.notes.append(f"{told}: start `meshtune run` where it has run")
     questions, notes = (*imported.questions, *remarks.questions), (*imported.notes, *remarks.notes)
     return replace(imported, workload=workload, runner=runner, trial=trial, questions=questions, notes=notes)
-
-
-def _around(launch: Launch, job: Job | None) -> Remarks:
-    """What stands around the launcher and trials do without."""
-    remarks = Remarks(place=launch.place)
-    for tool, words in launch.under:
-        if tool == "srun":
-            step = _options([as_written(word) for word in words]).items()
-            tell(remarks, tool, [(name, [_line(name, value)]) for name, value in step if _is_left(name, value)])
-        elif kind := around_of(tool):
-            kept = binding_of(words) if kind == "mpirun" and job and job.runner.get("kind") == "pbs" else ()
-            tell(remarks, kind, [each for each in options_of(words) if each[1][0] not in kept])
-    return remarks
 
 
 def _is_left(name: str, value: str) -> bool:
