@@ -27,7 +27,17 @@ def read_shapes(reading: Reading, shapes: Mapping[str, Any]) -> None:
     keys: Mapping[str, str] = shapes.get("keys", {})
     named = reading.first(shapes["names"])
     if reading.first(keys.values()):
-        _by_keys(reading, keys, shapes["plain"])
+        plain = shapes["plain"]
+        for field, key in keys.items():
+            if (value := reading.whole(key, f"model.{field}")) is not None:
+                reading.put(f"model.{field}", value, key)
+        fields = reading.fields
+        if "model.ffn" not in fields and plain.get("ffn_factor") and "model.hidden" in fields:
+            fields["model.ffn"] = plain["ffn_factor"] * fields["model.hidden"]
+        reading.fields |= {f"model.{name}": value for name, value in plain.items() if name != "ffn_factor"}
+        for field in ("layers", "hidden", "heads", "ffn", "vocab"):
+            if f"model.{field}" not in fields and not reading.is_asked(f"model.{field}"):
+                reading.ask(f"model.{field}", f"{keys[field]} is not said; fill in what training uses")
         return
     name = reading.text(named, "model.layers") if named else None
     if named and name is None:
@@ -97,19 +107,6 @@ def config_named(name: str, files: Mapping[str, str] | None = None, folder: Path
 def ask_shapes(reading: Reading, told: str) -> None:
     shape = "write layers, hidden, heads, kv_heads, ffn and vocab (its config.json has them)"
     reading.ask("model.layers", f"{told}: {shape}")
-
-
-def _by_keys(reading: Reading, keys: Mapping[str, str], plain: Mapping[str, Any]) -> None:
-    for field, key in keys.items():
-        if (value := reading.whole(key, f"model.{field}")) is not None:
-            reading.put(f"model.{field}", value, key)
-    fields = reading.fields
-    if "model.ffn" not in fields and plain.get("ffn_factor") and "model.hidden" in fields:
-        fields["model.ffn"] = plain["ffn_factor"] * fields["model.hidden"]
-    reading.fields |= {f"model.{name}": value for name, value in plain.items() if name != "ffn_factor"}
-    for field in ("layers", "hidden", "heads", "ffn", "vocab"):
-        if f"model.{field}" not in fields and not reading.is_asked(f"model.{field}"):
-            reading.ask(f"model.{field}", f"{keys[field]} is not said; fill in what training uses")
 
 
 def _preset(name: str, patterns: Mapping[str, str]) -> str:
