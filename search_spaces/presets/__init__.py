@@ -152,9 +152,9 @@ def knob_catalogs() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
 def opening(catalog: str) -> list[Mapping[str, Any]]:
     """Of its knobs that may be opened unasked, by key: the values that leave what is computed as it is, up to rounding,
-    and can do no harm; what must be there for that, modules or `cuda`, as words; the numbers that
-    the values divide, as words: `devices` and `devices_per_node` of the cluster, `heads` of the model; and the one that they reach,
-    `row`, a device's tokens of the longest."""
+    and can do no harm; what must be there for that, modules or `cuda`, as words; the numbers that the values divide, as
+    words: `devices` and `devices_per_node` of the cluster, `heads` of the model; and the one that they reach, `row`, a
+    device's tokens of the longest."""
     return [_read(f"{catalog}.toml", "knobs").get(name, {}) for name in _OPENING]
 
 

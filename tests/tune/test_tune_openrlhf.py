@@ -42,12 +42,15 @@ def step_s(words: list[str]) -> float:
 @pytest.mark.timeout(300)
 def test_a_better_division_of_memory_and_devices_is_reached_and_the_line_says_it(folder):
     line = shlex.split(LINE)
-    done = run_meshtune(folder, "tune", "--yes", "--", *line)
+    (folder / "train.sh").write_text(f"#!/bin/bash\n{LINE}\n")
+    done = run_meshtune(folder, "tune", "--yes", "--apply", "new.sh", "--", "bash", "train.sh")
     assert done.code == 0, done.err
     assert "failures: " in done.out, "engine and update that do not fit together are among the trials"
-    told = re.search(r"Your launch line, .* faster:\s+(python3 .*)", done.out)
+    told = re.search(r"Your launch line, .* faster:\s+(python -m openrlhf\S+ .*)", done.out)
     assert told is not None, done.out
     words = shlex.split(told[1])
+    applied = shlex.split((folder / "new.sh").read_text().splitlines()[1])
+    assert sorted(applied[3:]) == sorted(words[3:])
     # By the planted seconds, with the words as they are told; what is trained is as it was.
     start = words.index("openrlhf.cli.train_ppo_ray") + 1
     assert step_s(words[start:]) < step_s(line[line.index("openrlhf.cli.train_ppo_ray") + 1 :]) / 1.5

@@ -183,10 +183,16 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
     script = next((path for _, word in script_words(launch) if (path := Path(word)).is_file()), None)
     text = script.read_text(encoding="utf-8") if script else ""
     starts = find_launches(text, path=script) if script else []
-    own, before = (starts[0].words, [*starts[0].launcher, *starts[0].script.split()]) if starts else (launch, [])
-    old, new = list(own), launch_line(spec, plan, own)
+    old, before = list(launch), 0
+    if starts:
+        start = starts[0]
+        # `-m` of a module is the launcher's last word.
+        program = start.script.removeprefix("-m ") if "-m" in start.launcher else start.script
+        words = [*start.launcher, *program.split()]
+        old, before = [*words, *start.words], len(words)
+    new = launch_line(spec, plan, old)
     marked = Text(" " * 4)
-    for word, changed in [*((word, False) for word in before), *changed_words(old, new)]:
+    for word, changed in changed_words(old, new):
         marked.append(shlex.quote(word), "bold green" if changed else "").append(" ")
     share = choice.gain.value / (1 + choice.gain.value)
     devices = DAY_H * share * spec.cluster.devices
@@ -202,7 +208,9 @@ def _outcome(launch: Sequence[str], record: Record, apply: Path | None) -> Itera
         return
     copy = f"#!/bin/bash\nexec {shlex.join(new)}\n"
     if starts:
-        copy = applied(text, old, new, lambda each: find_launches(each, path=script))
+        # Another launcher is no edit of the program's words.
+        kept = before if old[:before] == new[:before] else 0
+        copy = applied(text, old[before:], new[kept:], lambda each: find_launches(each, path=script))
     apply.write_text(copy, encoding="utf-8")
     yield f"wrote {apply}"
     for name, own_text in changed_files(spec, present, plan).items():
