@@ -9,7 +9,6 @@ from math import prod
 from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.runners.programs.megatron.pipeline_split import split_of_ends
 from meshtune.runners.programs.named_models import model_named
 from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.table import PROGRAMS, table_of
@@ -99,21 +98,6 @@ def packed(reading: Reading, tokens: int) -> None:
     rows = next(rows for rows in range(most, 0, -1) if whole % rows == 0)
     fields["micro_batch_size"] = reading.kept["micro_batch_size"] = rows
     reading.note(f"a pass takes {tokens} tokens, however many rows: {rows} of full length count")
-
-
-def stages(reading: Reading) -> None:
-    """A pipeline whose first and last stage hold other numbers of layers than those between: those said, or one less
-    each for the embedding and the loss."""
-    fields, names = reading.fields, ("first_stage_less_layers", "last_stage_less_layers")
-    pp, chunks, layers = fields.get("pp") or 1, fields.get("vpp") or 1, fields.get("model.layers")
-    ends = [reading.whole(f"{{stages}}.num_layers_in_{end}_pipeline_stage") for end in ("first", "last")]
-    counted = (reading.get(f"{{stages}}.account_for_{part}_in_pipeline_split") for part in ("embedding", "loss"))
-    first, last = (int(truth(each) or 0) for each in counted)
-    found = split_of_ends(layers, pp, chunks, *ends) if layers and any(ends) else (first, last)
-    # Of one or two chunks they say nothing.
-    if found and any(found) and pp * chunks > 2:
-        reading.kept |= {"pp": pp, **dict(zip(names, found, strict=True))}
-        fields |= reading.kept
 
 
 def ends(reading: Reading) -> None:

@@ -568,3 +568,14 @@ def test_the_command_draws_the_diagram(tmp_path):
 def test_a_rollout_is_two_numbers():
     with pytest.raises(InvalidValue, match="rollout"):
         said(model="qwen3-8b", on="8xH100", rollout=(1,))
+
+
+def test_what_starts_a_launch_and_how_many_devices_it_had_do_not_matter(tmp_path):
+    """A word that is not known here, and shards over groups of all devices that are asked about."""
+    words = "actor_rollout_ref.model.path=Qwen/Qwen3-8B data.train_files=${DATA:?} trainer.nnodes=2 data.train_batch_size=64"
+    words += " actor_rollout_ref.actor.fsdp_config.fsdp_size=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+    (tmp_path / "train.sh").write_text(f"python3 -m verl.trainer.main_ppo {words}\n")
+    done = run_meshtune(tmp_path, "fit", "train.sh", "--on", "8xH100", "--json")
+    assert done.code == 0, done.err
+    plan = json.loads(done.out)["fit"]["given"]["prediction"]["plan"]
+    assert (plan["dp"], plan["zero_stage"], plan.get("zero_group", 0)) == (8, 3, 0)

@@ -221,17 +221,21 @@ def _launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[
     cluster = None if own else _cluster(words, here=True)
     devices = devices_here(Path())
     draft = draft_launch(imported, name="fit", here=file.parent, devices=devices, answers=answers, cluster=cluster)
-    # Of the setting what is not said is taken as by default.
+    # Of the setting what is not said is taken as by default; how it starts, and what it prints, do not matter.
     plain = [one for one in draft.open if one.path.startswith(("baseline.", "workload.fixed."))]
-    asked = [one for one in draft.open if one not in plain]
+    asked = [one for one in draft.open if one not in plain and one.path not in ("workload.command", "workload.log")]
     if "model" not in draft.document:
         asked += [one for one in imported.questions if one.path.startswith("model.") and one.path not in answers]
     if asked:
         option = {"model.seq_len": " (--seq)", "global_batch_size": " (--batch)", "cluster": " (--on)"}
         raise InvalidValue([Problem(f"{file.name}: {one.path}{option.get(one.path, '')}", one.text) for one in asked])
     baseline, workload = _said(draft.document.get("baseline", {})), dict(draft.document["workload"])
-    if _devices(draft.document["cluster"]) == prod(baseline.get(axis, 1) for axis in ("tp", "pp")):
-        baseline["zero_stage"] = 0  # no other device has the same weights
+    # The devices that have the same weights, which may be others than the launch's.
+    replicas = _devices(draft.document["cluster"]) // prod(baseline.get(axis, 1) for axis in ("tp", "pp"))
+    if replicas <= 1:
+        baseline["zero_stage"] = 0
+    if baseline.get("zero_group", 0) >= replicas:
+        baseline["zero_group"] = 0
     if "fixed" in workload:
         workload["fixed"] = _said(workload["fixed"])
     training = merged(_program(workload).get("recipe", {}), draft.document.get("training", {}))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshtune.runners.programs.dialects.base import Arguments
+from meshtune.runners.programs.reading import Reading, truth
 from meshtune.search_spaces.model import ModelSpec
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.stages import EVEN, Split, layers_of_chunk, split_of
@@ -85,6 +86,21 @@ def split_of_ends(layers: int, pp: int, chunks: int, first: int | None, last: in
     if rest or sum(ranks) != layers or any(size % chunks for size in ranks):
         return None
     return split_of([ranks[chunk % pp] // chunks for chunk in range(pp * chunks)])
+
+
+def stages(reading: Reading) -> None:
+    """A pipeline whose first and last stage hold other numbers of layers than those between: those said, or one less
+    each for the embedding and the loss."""
+    fields, names = reading.fields, ("first_stage_less_layers", "last_stage_less_layers")
+    pp, chunks, layers = fields.get("pp") or 1, fields.get("vpp") or 1, fields.get("model.layers")
+    ends = [reading.whole(f"{{stages}}.num_layers_in_{end}_pipeline_stage") for end in ("first", "last")]
+    counted = (reading.get(f"{{stages}}.account_for_{part}_in_pipeline_split") for part in ("embedding", "loss"))
+    first, last = (int(truth(each) or 0) for each in counted)
+    found = split_of_ends(layers, pp, chunks, *ends) if layers and any(ends) else (first, last)
+    # Of one or two chunks they say nothing.
+    if found and any(found) and pp * chunks > 2:
+        reading.kept |= {"pp": pp, **dict(zip(names, found, strict=True))}
+        fields |= reading.kept
 
 
 def split_of_method(method: str) -> Split | None:
