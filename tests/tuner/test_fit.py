@@ -572,8 +572,11 @@ def test_a_rollout_is_two_numbers():
 
 def test_what_starts_a_launch_and_how_many_devices_it_had_do_not_matter(tmp_path):
     """A word that is not known here, and shards over groups of all devices that are asked about."""
-    words = "actor_rollout_ref.model.path=Qwen/Qwen3-8B data.train_files=${DATA:?} trainer.nnodes=2 data.train_batch_size=64"
-    words += " actor_rollout_ref.actor.fsdp_config.fsdp_size=8 actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+    words = (
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B data.train_files=${DATA:?} trainer.nnodes=2 "
+        "data.train_batch_size=64 actor_rollout_ref.actor.fsdp_config.fsdp_size=8 "
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+    )
     (tmp_path / "train.sh").write_text(f"python3 -m verl.trainer.main_ppo {words}\n")
     done = run_meshtune(tmp_path, "fit", "train.sh", "--on", "8xH100", "--json")
     assert done.code == 0, done.err

@@ -229,7 +229,7 @@ def _launch_document(file: Path, words: FitWords) -> tuple[dict[str, Any], list[
     if asked:
         option = {"model.seq_len": " (--seq)", "global_batch_size": " (--batch)", "cluster": " (--on)"}
         raise InvalidValue([Problem(f"{file.name}: {one.path}{option.get(one.path, '')}", one.text) for one in asked])
-    baseline, workload = _said(draft.document.get("baseline", {})), dict(draft.document["workload"])
+    baseline, workload = _said(draft.document.get("baseline", {})), _said(draft.document["workload"])
     # The devices that have the same weights, which may be others than the launch's.
     replicas = _devices(draft.document["cluster"]) // prod(baseline.get(axis, 1) for axis in ("tp", "pp"))
     if replicas <= 1:
@@ -263,8 +263,9 @@ def question_of(document: Mapping[str, Any], notes: Sequence[str], words: FitWor
         spec = replace(spec, workload=replace(workload, options={**workload.options, "dtype": "float16"}))
     if tower := spec.model.tower_parameters:
         told.append(f"the tower's {tower / 1e9:.3g}e9 weights are counted; its passes and the tokens of images are not")
-    alone = workload.kind == "command" and "command" not in workload.options
-    program = PROGRAMS[words.program] if alone else _program(document["workload"])
+    program = PROGRAMS[words.program]
+    if "command" in workload.options or workload.options.get("framework") != program["framework"]:
+        program = _program(document["workload"])
     return FitQuestion(spec=spec, space=space, program=program, lengths=words.lengths, notes=tuple(told))
 
 
