@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from rl_stand_in import NEMO_RL
 
 from meshtune.runners.programs.dialects.base import CannotRead, Imported
 from meshtune.runners.programs.dialects.sources import read_command
@@ -158,3 +160,12 @@ def test_numbers_of_verls_log_are_read_as_numpy_prints_them():
     refit = patterns.find("refit_s", "step:12 - timing_s/param_sync:1.5")
     assert refit is not None
     assert refit.value == 1.5
+
+
+@pytest.mark.parametrize(("tp", "same"), [(1, False), (4, True)])
+def test_nemo_rl_has_one_micro_batch_in_both_passes_of_wide_products(tp, same, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(yaml.safe_dump(NEMO_RL))
+    words = f"policy.dtensor_cfg.tensor_parallel_size={tp} cluster.gpus_per_node=8"
+    found = read_command(f"uv run examples/run_grpo.py --config own.yaml {words}", given={})
+    assert ("policy.logprob_batch_size={micro_batch_size}" in found.workload["command"]) is same

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.recipes import packed
 
@@ -38,3 +40,10 @@ def rollout(reading: Reading) -> None:
             if key == "train_mb_tokens":
                 packed(reading, int(said))
     reading.fields |= {f"training.rollout.{name}": value for name, value in own.items()}
+
+
+def log_prob_rows(reading: Reading) -> dict[str, Any]:
+    """As many as of an update's pass, where a product over four devices or more has to be the same in both: asserted in
+    nemo_rl/models/policy/lm_policy.py."""
+    same = (reading.fields.get("tp") or 1) >= 4 and reading.has("policy.logprob_batch_size")
+    return {"policy.logprob_batch_size": "{micro_batch_size}"} if same else {}
