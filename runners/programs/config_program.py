@@ -52,7 +52,7 @@ from meshtune.runners.programs.dialects.omegaconf import OVERRIDE, overridden, r
 from meshtune.runners.programs.launch_words import groups, laid_over
 from meshtune.runners.programs.named_models import read_shapes
 from meshtune.runners.programs.reading import Reading, path_of
-from meshtune.runners.programs.table import lines, table_of
+from meshtune.runners.programs.table import Table, lines, table_of
 from meshtune.search_spaces.knob_values import word
 
 ENDINGS = (".yaml", ".yml", ".json")
@@ -270,13 +270,7 @@ class ConfigProgram:
             reading.kept["grad_accum_steps"] = reading.fields.get("grad_accum_steps")
             space["micro_batch_size"] = [reading.kept["micro_batch_size"]]
         reading.fields = {name: value for name, value in reading.fields.items() if name not in none}
-        missing = [field for field in ("micro_batch_size", "global_batch_size") if reading.fields.get(field) is None]
-        for field in missing:
-            if not reading.is_asked(path_of(field)):
-                rows_ = [table.fields[each].names[0] if each in table.fields else each for each in missing]
-                open_ = len(missing) == 1 and "dp" not in reading.fields
-                why = "it follows from the devices, which are not known" if open_ else "fill in what training uses"
-                reading.ask(path_of(field), f"{' or '.join(rows_)} is not said; {why}")
+        _ask_batch(table, reading)
         table.remark(reading)
         log = dict(table.lists.get("log", {}))
         if question := log.pop("ask", ""):
@@ -332,3 +326,15 @@ class ConfigProgram:
             more = f" and {len(unknown) - _MAX_ASKED} more" if len(unknown) > _MAX_ASKED else ""
             told = f"no key that {self.title} is known to have; do they change the model, the batch or speed?"
             reading.ask("", f"{', '.join(unknown[:_MAX_ASKED])}{more}: {told}")
+
+
+def _ask_batch(table: Table, reading: Reading) -> None:
+    """The numbers of the batch that are not said and follow from nothing."""
+    missing = [field for field in ("micro_batch_size", "global_batch_size") if reading.fields.get(field) is None]
+    for field in missing:
+        if not reading.is_asked(path_of(field)):
+            rows = [table.fields[each].names[0] if each in table.fields else each for each in missing]
+            names = " or ".join(rows)
+            open_ = len(missing) == 1 and "dp" not in reading.fields
+            told = "it follows from the devices, which are not known" if open_ else "fill in what training uses"
+            reading.ask(path_of(field), f"{names} is not said; {told}")

@@ -160,10 +160,7 @@ class Table:
             said = follows or row.field in PLAN_FIELDS
             if open_ or row.field in reading.kept or row.only in ("read", "trials") or not said:
                 continue
-            there = own.has(*row.names, *(name.rpartition(".")[0] for name in row.names if "." in name))
-            known = row.set == "known" and reading.has(*row.names)
-            key = row.set == "key" and any(has_key(own.given, name) for name in row.names)
-            if row.names and (row.set == "always" or (row.set == "there" and there) or known or key):
+            if row.names and _is_set(row, reading, own):
                 words = {value: row.word(value) for value in row.words}
                 told = f"{{{row.field}}}"
                 settings[own.first(row.names) or row.names[0]] = {told: words} if words else told
@@ -174,6 +171,15 @@ class Table:
         kept |= reading.kept
         # Of one context rank there are no kinds.
         return settings, {name: value for name, value in kept.items() if name != "context" or kept.get("cp") != 1}
+
+
+def _is_set(row: Row, reading: Reading, own: Reading) -> bool:
+    """Whether a command's trials set the row's key."""
+    if row.set == "there":
+        return own.has(*row.names, *(name.rpartition(".")[0] for name in row.names if "." in name))
+    if row.set == "key":
+        return any(has_key(own.given, name) for name in row.names)
+    return row.set == "always" or (row.set == "known" and reading.has(*row.names))
 
 
 def _section(field: str) -> str:
@@ -222,10 +228,16 @@ def _read_names(row: Row, reading: Reading) -> None:
             known = ", ".join(str(row.word(value)) for value in row.words)
             reading.ask(path, f"{reading.written(name)}: {row.ask or f'meshtune knows {known}'}")
     else:
-        kinds = {row.field in SHARES: reading.share, row.field in VALUES: reading.flag}
-        value = kinds[True](name, path) if True in kinds else reading.whole(name, path, row.least)
+        value = _number_of(row, name, path, reading)
         if value is not None:
             reading.put(row.field, value, name)
+
+
+def _number_of(row: Row, name: str, path: str, reading: Reading) -> float | bool | None:
+    """What a setting without words of its own says: a share, a switch or a whole number; None: it is asked."""
+    if row.field in SHARES:
+        return reading.share(name, path)
+    return reading.flag(name, path) if row.field in VALUES else reading.whole(name, path, row.least)
 
 
 def _read_absent(row: Row, reading: Reading, path: str) -> None:
@@ -291,18 +303,20 @@ def _rule(rule: Mapping[str, Any]) -> Constraint:
     needed = condition(rule["holds"])
 
     def holds(columns: Columns, setting: SpaceContext) -> Any:
-        def column(name: str) -> Any:
-            if name in columns:
-                return columns[name]
-            value, values = _value(name, Plan(), setting), VALUES.get(name)
-            return np.full(len(columns["tp"]), value if values is None else values.index(str(value)))
-
-        return needed.holds(column, len(columns["tp"]))
+        return needed.holds(lambda name: _column(name, columns, setting), len(columns["tp"]))
 
     def numbers(plan: Plan, setting: SpaceContext) -> str:
         return ", ".join(f"{name.removeprefix('model.')}({_value(name, plan, setting)})" for name in needed.names)
 
     return Constraint(rule["name"], rule["reason"], holds, numbers)
+
+
+def _column(name: str, columns: Columns, setting: SpaceContext) -> Any:
+    """The column of a plan's axis; a constant one of the model or the devices."""
+    if name in columns:
+        return columns[name]
+    value, values = _value(name, Plan(), setting), VALUES.get(name)
+    return np.full(len(columns["tp"]), value if values is None else values.index(str(value)))
 
 
 def _value(name: str, plan: Plan, setting: SpaceContext) -> Any:

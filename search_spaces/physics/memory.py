@@ -25,7 +25,7 @@ from meshtune.search_spaces.columns import (
     zero_groups,
 )
 from meshtune.search_spaces.model import ModelSpec
-from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, layer_bytes, tokens_per_rank
+from meshtune.search_spaces.physics.activations import FLOAT32_BYTES, LayerBytes, layer_bytes, tokens_per_rank
 from meshtune.search_spaces.physics.constants import Constants
 from meshtune.search_spaces.physics.framework_profiles import FEWEST_CHUNK_TOKENS, FrameworkProfile, Reports
 from meshtune.search_spaces.physics.held import Held, held_of
@@ -174,11 +174,7 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     if recipe.frozen_embedding:
         kept = kept * trained_share(model, recipe, columns, stage)
     backward = np.where(held.layers > 0, kept + np.maximum.reduce(computed), 0.0)
-    # The head's gradient, from the loss to the backward pass. None where it is frozen, or the loss adds it to the
-    # optimizer's own sum: not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline.
-    own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
-    head_gradient = framework.padded_vocab(model, columns["tp"]) / columns["tp"] * model.hidden
-    head_gradient = np.where(own_sum, 0.0, head_gradient * framework.activation_bytes) * recipe.trains_head
+    head_gradient = _head_gradient(training, framework, columns)
     logits = _loss(model, framework, columns, head_gradient)
     if framework.kept.loss_chunks:
         losses = _losses_at_once(framework, columns) - 1 + np.where(splits, np.maximum(2, stage + 1), 0)
@@ -198,11 +194,7 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     reduced = reduced if framework.host_optimizer else np.maximum(reduced, steps)
 
     factor, gradients = constants.activation_factor, states[MemoryPart.GRADIENTS]
-    # No gradients exist before the backward pass. The allocator keeps their room, so only tensors tell.
-    tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
-    buckets = (columns["zero_stage"] < 2) & (columns["dp"] * columns["cp"] > 1)
-    fresh = ~buckets & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1) & tells
-    early = np.where(fresh, 0.0, gradients)
+    early = np.where(_fresh(framework, columns), 0.0, gradients)
     moments: list[Parts] = [
         _moment(kept * factor + last_norm * factor, logits * factor, at_loss, early, held.is_last),
         _moment(backward * factor, nothing, later, early, None),
@@ -211,17 +203,8 @@ def stage_parts(training: Training, columns: Columns, constants: Constants, stag
     parts = states | fullest(moments)
     offset = WORKSPACES_SHARE if framework.reports is Reports.ALLOCATED else 1.0
     beside = constants.memory_offset_bytes * offset + _outside(training, columns)
-    # Hidden states and their gradients, as they come from the neighbours.
-    pp, ahead = columns["pp"], columns["grad_accum_steps"] if framework.kept.torch_pipeline else 1
-    each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
-    parts[MemoryPart.BUFFERS] = beside + np.where(pp > 1, each * ahead * layer.between, 0.0)
-    # Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device. Without
-    # a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the device is
-    # not behind (docs/explanation/physics-memory.md).
-    late = (pp > 1) & (columns["tp"] <= training.cluster.domain) | (pp == 1) & (columns["grad_accum_steps"] > 1)
-    late = late & (columns["tp"] > 1) & (columns["sequence_parallel"] > 0) & framework.kept.late_buffers
-    each = tokens * model.hidden * framework.activation_bytes
-    cached = np.where(late, constants.late_buffers * each, 0.0)
+    parts[MemoryPart.BUFFERS] = beside + _received(framework, columns, stage, layer)
+    cached = _late(training, columns, constants) if framework.kept.late_buffers else nothing
     if framework.kept.flat_copies and framework.reports is not Reports.ALLOCATED:
         cached = cached + states[MemoryPart.WEIGHTS]
     # What the allocator could have back is given back before memory runs out, so it never fills it; nor do states that
@@ -295,6 +278,14 @@ def _moment(
         MemoryPart.GRADIENTS: gradients,
     }
     return parts if where is None else {part: np.where(where, value, 0.0) for part, value in parts.items()}
+
+
+def _fresh(framework: FrameworkProfile, columns: Columns) -> BoolColumn:
+    """Where no gradients exist before the backward pass. The allocator keeps their room, so only tensors tell."""
+    tells = framework.kept.fresh_gradients and framework.reports is Reports.ALLOCATED
+    buckets = (columns["zero_stage"] < 2) & (columns["dp"] * columns["cp"] > 1)
+    alone: BoolColumn = ~buckets & (columns["pp"] == 1) & (columns["grad_accum_steps"] == 1)
+    return alone & tells
 
 
 def _outside(training: Training, columns: Columns) -> FloatColumn:
@@ -399,6 +390,38 @@ def _loss_gradients(
 ) -> FloatColumn:
     """Of the head and of the hidden states, which a chunked loss makes: bytes of one micro-batch."""
     return tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes + head_gradient
+
+
+def _received(framework: FrameworkProfile, columns: Columns, stage: IntColumn, layer: LayerBytes) -> FloatColumn:
+    """Hidden states and their gradients, as they come from the neighbours."""
+    pp = columns["pp"]
+    each = 2 * columns["vpp"] - (stage == 0) - (stage == pp - 1)
+    ahead = columns["grad_accum_steps"] if framework.kept.torch_pipeline else np.ones_like(pp)
+    return np.where(pp > 1, each * ahead * layer.between, 0.0)
+
+
+def _late(training: Training, columns: Columns, constants: Constants) -> FloatColumn:
+    """Gathered hidden states that PyTorch's allocator may not use again yet, the host being ahead of the device.
+
+    Without a pipeline where a second micro-batch follows; in one, where tp stays inside of nodes: across them the
+    device is not behind (docs/explanation/physics-memory.md)."""
+    model, framework = training.model, training.framework
+    gathered = (columns["tp"] > 1) & (columns["sequence_parallel"] > 0)
+    inside = (columns["pp"] > 1) & (columns["tp"] <= training.cluster.domain)
+    where = gathered & (inside | (columns["pp"] == 1) & (columns["grad_accum_steps"] > 1))
+    each = tokens_per_rank(model, columns) * model.hidden * framework.activation_bytes
+    return np.where(where, constants.late_buffers * each, 0.0)
+
+
+def _head_gradient(training: Training, framework: FrameworkProfile, columns: Columns) -> FloatColumn:
+    """Bytes of the head's, from the loss to the backward pass. None where it is frozen, or the loss adds it to the
+    optimizer's own sum: not with FSDP2, also of ZeRO 0 on accelerators, nor in a pipeline."""
+    if not training.recipe.trains_head:
+        return np.zeros(len(columns["pp"]))
+    model = training.model
+    own_sum = ((columns["zero_stage"] == 1) | (columns["dp"] * columns["cp"] == 1)) & (columns["pp"] == 1)
+    rows = framework.padded_vocab(model, columns["tp"]) / columns["tp"]
+    return np.where(own_sum, 0.0, rows * model.hidden * framework.activation_bytes)
 
 
 def _states(training: Training, framework: FrameworkProfile, columns: Columns, held: Held) -> Parts:
