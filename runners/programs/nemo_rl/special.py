@@ -45,5 +45,6 @@ def rollout(reading: Reading) -> None:
 def log_prob_rows(reading: Reading) -> dict[str, Any]:
     """As many as of an update's pass, where a product over four devices or more has to be the same in both: asserted in
     nemo_rl/models/policy/lm_policy.py."""
-    same = (reading.fields.get("tp") or 1) >= 4 and reading.has("policy.logprob_batch_size")
+    wide = (reading.fields.get("tp") or 1) >= 4 and "micro_batch_size" not in reading.kept
+    same = wide and reading.has("policy.logprob_batch_size")
     return {"policy.logprob_batch_size": "{micro_batch_size}"} if same else {}
