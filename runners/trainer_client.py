@@ -110,8 +110,9 @@ def probe(request: ProbeRequest, *, start_limit_s: float = START_LIMIT_S) -> Pro
             command=(sys.executable, "-m", "meshtune.runners.trainer.probe", name, *start),
             directory=directory,
             time_limit_s=limit_s,
-            # One compute thread per rank, as jobs have them, whatever the shell says.
-            env={key: value for key, value in os.environ.items() if key not in THREADS},
+            # One compute thread per rank, as jobs have them, whatever the shell says. Temporary files of ranks that are
+            # killed go with the folder.
+            env={key: value for key, value in os.environ.items() if key not in THREADS} | {"TMPDIR": name},
         )
         end = run_gang(spec, None).result()
         if end.state is JobState.TIMED_OUT:
