@@ -14,24 +14,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 from knob_draws import Floats, rng_of
-from knob_landscapes import Landscape, task_of
+from knob_worlds import Best, Ints, Simulated
 
-from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.columns import RECOMPUTES
 from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.plan import Plan, Recompute
-from meshtune.tuner.search.base import Observation, Task
 
-# Of the logarithm of a run's step time: a few steps of the same prompts.
-NOISE = 0.02
 # Rounds of the longest answer.
 ROUNDS = 48
-Ints = npt.NDArray[np.int64]
 Settings = Mapping[str, Any]
 # By name, the bounds between which a seed draws a constant. Shares of the device's peak, of its bandwidth and of links;
 # seconds; bytes, of logits per value, and of the rest in all; factors.
@@ -69,25 +63,14 @@ DRAWN: Mapping[str, tuple[float, float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The fastest plan that fits."""
-
-    plan: Plan
-    step_s: float
-
-
 @dataclass(frozen=True, eq=False)
-class RolloutWorld:
-    """The hidden truth of a landscape under one seed. known: of phases, by what they depend on."""
+class RolloutWorld(Simulated):
+    """Costs of a simulated step. known: of phases, by what they depend on."""
 
-    landscape: Landscape
-    seed: int
+    # A few steps of the same prompts.
+    noise: ClassVar[float] = 0.02
+
     known: dict[tuple[Any, ...], Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def task(self) -> Task:
-        return task_of(self.landscape.name)
 
     @cached_property
     def drawn(self) -> dict[str, float]:
@@ -114,7 +97,7 @@ class RolloutWorld:
 
     @property
     def memory_bytes(self) -> float:
-        return self.task.training.cluster.device.memory_bytes * self.drawn["usable"]
+        return super().memory_bytes * self.drawn["usable"]
 
     def costs(self, index: Ints, codes: Codes) -> tuple[Floats, Floats]:
         """Seconds per step, and bytes of the fullest phase (infinite where no engine starts), without noise."""
@@ -128,27 +111,6 @@ class RolloutWorld:
             costs.append(self._cost({**self.given, **told, **layout}))
         step_s, peak_bytes = np.array(costs).T
         return step_s, peak_bytes
-
-    def cost(self, plan: Plan) -> tuple[float, float]:
-        space = self.task.space
-        step_s, peak_bytes = self.costs(np.array([space.index_of(plan)]), space.knobs.codes_of([plan]))
-        return float(step_s[0]), float(peak_bytes[0])
-
-    def is_near(self, plan: Plan, tolerance: float) -> bool:
-        """True where the plan fits and really is within this share of the best one."""
-        step_s, peak_bytes = self.cost(plan)
-        return peak_bytes <= self.memory_bytes and step_s <= self.best.step_s * (1.0 + tolerance)
-
-    def observe(self, plan: Plan) -> Observation:
-        """What a trial of the plan measures; the same each time."""
-        step_s, peak_bytes = self.cost(plan)
-        if peak_bytes > self.memory_bytes:
-            return Observation(plan=plan, verdict=Verdict.OOM)
-        step_s *= float(np.exp(NOISE * rng_of("noise", self.seed, plan.key).standard_normal()))
-        tokens = plan.global_batch_size * self.task.training.model.seq_len
-        return Observation(
-            plan=plan, verdict=Verdict.OK, score=tokens / step_s, step_time_s=step_s, peak_bytes=peak_bytes
-        )
 
     @cached_property
     def baseline(self) -> Plan:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,6 @@ from meshtune.search_spaces.knobs import Codes
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.search.base import Observation, Task
 
-# Of the logarithm of a run's step time.
-NOISE = 0.015
 Ints = npt.NDArray[np.int64]
 
 
@@ -37,11 +36,57 @@ class Best:
 
 
 @dataclass(frozen=True, eq=False)
-class World:
-    """The hidden truth of a landscape under one seed. effects: of its knobs, by pairs too."""
+class Simulated:
+    """The hidden truth of a landscape under one seed, whatever makes its costs: a kind has `costs`, and by these its
+    `baseline` and its `best` plan. noise: of the logarithm of a run's step time."""
 
     landscape: Landscape
     seed: int
+    noise: ClassVar[float]
+
+    @property
+    def task(self) -> Task:
+        return task_of(self.landscape.name)
+
+    @property
+    def memory_bytes(self) -> float:
+        """That a rank can use."""
+        return float(self.task.training.cluster.device.memory_bytes)
+
+    def costs(self, index: Ints, codes: Codes) -> tuple[Floats, Floats]:
+        """Seconds per step and bytes at the fullest rank, without noise, of the layouts at these positions with these
+        values of their knobs."""
+        raise NotImplementedError
+
+    def cost(self, plan: Plan) -> tuple[float, float]:
+        space = self.task.space
+        index = np.array([space.index_of(plan)])
+        step_s, peak_bytes = self.costs(index, space.knobs.codes_of([plan]))
+        return float(step_s[0]), float(peak_bytes[0])
+
+    def is_near(self, plan: Plan, tolerance: float) -> bool:
+        """True where the plan fits and really is within this share of the best one."""
+        step_s, peak_bytes = self.cost(plan)
+        return peak_bytes <= self.memory_bytes and step_s <= self.best.step_s * (1.0 + tolerance)
+
+    def observe(self, plan: Plan) -> Observation:
+        """What a trial of the plan measures; the same each time."""
+        step_s, peak_bytes = self.cost(plan)
+        if peak_bytes > self.memory_bytes:
+            return Observation(plan=plan, verdict=Verdict.OOM)
+        step_s *= float(np.exp(self.noise * rng_of("noise", self.seed, plan.key).standard_normal()))
+        tokens = plan.global_batch_size * self.task.training.model.seq_len
+        return Observation(
+            plan=plan, verdict=Verdict.OK, score=tokens / step_s, step_time_s=step_s, peak_bytes=peak_bytes
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class World(Simulated):
+    """Costs of layouts, and of knobs by drawn effects. effects: of its knobs, by pairs too."""
+
+    noise: ClassVar[float] = 0.015
+
     layouts: Layouts
     effects: tuple[Effect, ...]
 
@@ -59,41 +104,11 @@ class World:
             effects.append(drawn_pair(pair, layouts, rng(*(knob.name for knob in pair.knobs))))
         return cls(landscape, seed, layouts, tuple(effects))
 
-    @property
-    def task(self) -> Task:
-        return task_of(self.landscape.name)
-
     def costs(self, index: Ints, codes: Codes) -> tuple[Floats, Floats]:
         """Seconds per step and bytes at the fullest rank, without noise, of the layouts at these positions with these
         values of their knobs."""
         time, memory = self._felt(self.effects, index, codes)
         return self._seconds(index, time), self.layouts.peak_bytes[index] * np.exp(memory)
-
-    def cost(self, plan: Plan) -> tuple[float, float]:
-        space = self.task.space
-        index = np.array([space.index_of(plan)])
-        step_s, peak_bytes = self.costs(index, space.knobs.codes_of([plan]))
-        return float(step_s[0]), float(peak_bytes[0])
-
-    @property
-    def memory_bytes(self) -> float:
-        return float(self.task.training.cluster.device.memory_bytes)
-
-    def is_near(self, plan: Plan, tolerance: float) -> bool:
-        """True where the plan fits and really is within this share of the best one."""
-        step_s, peak_bytes = self.cost(plan)
-        return peak_bytes <= self.memory_bytes and step_s <= self.best.step_s * (1.0 + tolerance)
-
-    def observe(self, plan: Plan) -> Observation:
-        """What a trial of the plan measures; the same each time."""
-        step_s, peak_bytes = self.cost(plan)
-        if peak_bytes > self.memory_bytes:
-            return Observation(plan=plan, verdict=Verdict.OOM)
-        step_s *= float(np.exp(NOISE * rng_of("noise", self.seed, plan.key).standard_normal()))
-        tokens = plan.global_batch_size * self.task.training.model.seq_len
-        return Observation(
-            plan=plan, verdict=Verdict.OK, score=tokens / step_s, step_time_s=step_s, peak_bytes=peak_bytes
-        )
 
     @cached_property
     def baseline(self) -> Plan:

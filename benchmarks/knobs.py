@@ -29,7 +29,7 @@ from knob_by_hand import by_hand
 from knob_draws import rng_of
 from knob_landscapes import HELD_OUT, IDLE, LANDSCAPES, task_of
 from knob_rollouts import RolloutWorld
-from knob_worlds import World
+from knob_worlds import Simulated, World
 from replay_runs import PROCESSES, parse_contenders
 from rich.console import Console
 from rich.progress import track
@@ -83,7 +83,7 @@ class Figures:
 
 
 @lru_cache(maxsize=4)
-def world_of(landscape: str, number: int) -> World | RolloutWorld:
+def world_of(landscape: str, number: int) -> Simulated:
     chosen = LANDSCAPES[landscape]
     return RolloutWorld(chosen, number) if chosen.generates else World.of(chosen, number)
 
@@ -109,12 +109,12 @@ def play(landscape: str, number: int, search: str, most: int) -> Run:
     return Run(landscape, search, number, False, most, failed, asked_s / max(1, trials))
 
 
-def _proposals(world: World | RolloutWorld, search: str, baseline: Observation) -> Any:
+def _proposals(world: Simulated, search: str, baseline: Observation) -> Any:
     """A generator of plans that is sent what each measured. Raises SearchError."""
     return by_hand(world.task.space, baseline) if search == BY_HAND else _asked(world, search, baseline)
 
 
-def _asked(world: World | RolloutWorld, name: str, baseline: Observation) -> Iterator[Plan]:
+def _asked(world: Simulated, name: str, baseline: Observation) -> Iterator[Plan]:
     (contender,) = parse_contenders(name)
     search, seen = contender.create(int(rng_of(world.landscape.name, world.seed).integers(2**31))), [baseline]
     while plans := search.ask(world.task, tuple(seen), 1).plans:
