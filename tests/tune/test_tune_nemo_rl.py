@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_lab import run_meshtune
 from rl_stand_in import NEMO_RL
 
 STAND_IN = Path(__file__).parents[1] / "laboratories" / "rl_stand_in.py"
@@ -56,25 +57,21 @@ def step_s(user: Path, words: list[str]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_nemo_rl_is_tuned_from_its_launch_to_other_words(tmp_path):
+def test_nemo_rl_is_tuned_from_its_launch_to_other_words(tmp_path, monkeypatch):
     user = placed(tmp_path)
-    environment = {
-        **os.environ,
-        "PATH": os.pathsep.join((str(user / "bin"), str(Path(sys.executable).parent), os.environ["PATH"])),
-        "MESHTUNE_HOME": str(tmp_path / "home"),
-        "COLUMNS": "100",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join((str(user / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
+    )
+    monkeypatch.setenv("MESHTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     options = ["--yes", "--trials", "16", "--answer", "cluster={preset: dgx-h100}", "--answer", "confirm_rounds=1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "meshtune.tuner.cli", "tune", *options, "--", "uv", "run", *LINE],
-        cwd=user, env=environment, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
-    assert re.search(r"(?m)^trial 0: .*: ok, step ", done.stdout), told
-    assert "nemo_rl_enforce_eager=true" in " ".join(done.stdout.split()), told
-    (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", done.stdout)
+    done = run_meshtune(user, "tune", *options, "--", "uv", "run", *LINE)
+    told = done.out + done.err
+    assert done.code == 0, told
+    assert re.search(r"(?m)^trial 0: .*: ok, step ", done.out), told
+    assert "nemo_rl_enforce_eager=true" in " ".join(done.out.split()), told
+    (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", done.out)
     words = shlex.split(line)
     assert words[:2] == ["uv", "run"]
     words = words[words.index("examples/run_grpo.py") :]

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_lab import run_meshtune
 
 STAND_IN = Path(__file__).parents[1] / "laboratories" / "rl_stand_in.py"
 WORDS = (
@@ -47,27 +48,20 @@ def step_s(user: Path, words: list[str]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_verl_is_tuned_from_its_launch_to_other_words(tmp_path):
+def test_verl_is_tuned_from_its_launch_to_other_words(tmp_path, monkeypatch):
     user = placed(tmp_path)
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "MESHTUNE_HOME": str(tmp_path / "home"),
-        "COLUMNS": "100",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("MESHTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     options = ["--yes", "--trials", "16", "--answer", "cluster={preset: dgx-h100}", "--answer", "confirm_rounds=1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "meshtune.tuner.cli", "tune", *options, "--",
-         "python3", "-m", "verl.trainer.main_ppo", *WORDS.split()],
-        cwd=user, env=environment, capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
-    assert re.search(r"(?m)^trial 0: .*: ok, step ", done.stdout), told
-    assert "global batch 640, and stays" in " ".join(done.stdout.split()), told
-    (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", done.stdout)
-    assert "changed: actor_rollout_ref." in done.stdout, told
+    done = run_meshtune(user, "tune", *options, "--", "python3", "-m", "verl.trainer.main_ppo", *WORDS.split())
+    told = done.out + done.err
+    assert done.code == 0, told
+    assert re.search(r"(?m)^trial 0: .*: ok, step ", done.out), told
+    assert "global batch 640, and stays" in " ".join(done.out.split()), told
+    (line,) = re.findall(r"(?m)^Your launch line, .* faster:\n +(.*)$", done.out)
+    assert "changed: actor_rollout_ref." in done.out, told
     words = shlex.split(line)[3:]
     for kept in ("actor_rollout_ref.rollout.n=5", "data.train_batch_size=512", "trainer.nnodes=1"):
         assert kept in words
