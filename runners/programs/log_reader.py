@@ -56,10 +56,10 @@ _RANK_LOG = re.compile(r"rank-(0|[1-9][0-9]{0,6})\.log")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
     """What one log holds. timings: of every step, in order, in the unit of the pattern. losses: where told, in order.
-    gradient_norms: of the first of those steps, as far as each has one. tokens: of each step, or by row, by the
-    pattern; NaN where not told.
-    phases_s: of each step, 0 where not told. memory_bytes: the most that was told, by rank; None: no line says whose.
-    knobs: what was told last of those that have a pattern. waits: lines of an engine that it put rows back."""
+    gradient_norms: of the first of those steps, as far as each has one. tokens: of each step, or of a row of it, by the
+    pattern; NaN where not told. phases_s: of each step, 0 where not told. memory_bytes: the most that was told, by
+    rank; None: no line says whose. knobs: what was told last of those that have a pattern. waits: lines of an engine
+    that it put rows back."""
 
     timings: tuple[float, ...] = ()
     losses: tuple[float, ...] = ()
