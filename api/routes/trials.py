@@ -22,12 +22,12 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results.analysis.analysis import Analysis
 from meshtune.tuner.results.comparison import FEWEST, MOST, TrialComparison, side_by_side
-from meshtune.tuner.results.quantities import trial_briefs
+from meshtune.tuner.results.quantities import settings_of, trial_briefs
 from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import front_of
 from meshtune.tuner.results.views import BestView, best_view, ranked_views
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.views.campaigns import ParetoView
+from meshtune.tuner.service.views.campaigns import ParetoView, overview_of
 from meshtune.tuner.service.views.trials import TrialBriefPage, TrialPage, TrialsAnswer, TrialView, trial_view
 
 router = APIRouter(prefix="/v1", dependencies=[reads], tags=["trials"])
@@ -57,7 +57,8 @@ def list_trials(
         trials = [trial for _, trial, _ in shown if isinstance(trial, Trial)]
         wrong = [trial for _, trial, _ in shown if isinstance(trial, str)]
         if brief:
-            briefs = trial_briefs(service.campaign(campaign_id).spec, trials, service.pages.baseline(campaign_id))
+            campaign = service.campaign(campaign_id)
+            briefs = trial_briefs(campaign, trials, overview_of(campaign, service.pages).trials)
             return TrialBriefPage(trials=briefs, next_page_token=token, unreadable=wrong)
         return TrialPage(trials=list(map(trial_view, trials)), next_page_token=token, unreadable=wrong)
 
@@ -67,7 +68,10 @@ def list_trials(
 @router.get("/campaigns/{campaign_id}/trials/{number}")
 def get_trial(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle) -> TrialView:
     """One trial."""
-    return trial_view(service.trial(campaign_id, number))
+    trial = service.trial(campaign_id, number)
+    campaign = service.campaign(campaign_id)
+    settings = settings_of(rank(campaign, overview_of(campaign, service.pages).trials))
+    return trial_view(trial, settings.get(trial.plan))
 
 
 @router.get("/campaigns/{campaign_id}/trial-comparison", response_model=TrialComparison, responses=NOT_MODIFIED)

@@ -1,8 +1,8 @@
 """Writes what the page takes from the service: `python api/web/schemas.py SCHEMAS AXES`, both JSON.
 
 SCHEMAS: those of the OpenAPI document, the input of openapi-typescript. AXES: the axes of a plan, in order, each with
-its label, its default and, unless it is a number, its values; and the measured quantities of a listed trial that have
-words.
+its words and what they mean, its default and, unless it is a number, its values; and the measured quantities of a
+listed trial that have words.
 """
 
 import json
@@ -38,7 +38,8 @@ Path(sys.argv[1]).write_text(json.dumps(kept, indent=1, sort_keys=True))
 axes = [
     {
         "name": axis.name,
-        "label": axis.label,
+        "label": axis.words,
+        "title": f"{axis.name}: {axis.description}",
         "values": axis.members or ([False, True] if axis.kind is bool else []),
         "default": axis.default,
     }

@@ -3,7 +3,7 @@ trials, their table, trials side by side, the keys of sorting, and columns and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Measurement, Verdict
 from meshtune.search_spaces.plan import Plan
+from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.listing import DEVICE_SECONDS, NUMBER
 from meshtune.tuner.campaign.objective import Yardstick, yardstick_of
-from meshtune.tuner.campaign.spec import CampaignSpec
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.campaign.units import Estimate
-from meshtune.tuner.results.ranking import trial_gain
+from meshtune.tuner.results.ranking import Ranked, baseline_of, rank, trial_gain
 from meshtune.tuner.results.views import view_of
 
 
@@ -64,13 +64,29 @@ TIMES = ("planned_at", "submitted_at", "started_at", "finished_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettingView:
+    """A plan over all its runs, as the recommendation counts them. trial: its first run's. runs: the second runs that
+    were measured; failed_again: one of them failed. objective, step_time_s: by second runs where there are any.
+    gain_over_baseline, gain_rounds: as of RankedView."""
+
+    trial: int
+    runs: int
+    failed_again: bool
+    objective: Estimate
+    step_time_s: float
+    gain_over_baseline: Estimate | None
+    gain_rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialBrief:
     """A trial by its last attempt. failure: why it failed; null for one that did not. objective: the campaign's, by
     this run alone. round: of second runs, from 1 on; 0 for first ones. gain_over_baseline: a ratio of speeds minus 1,
-    of this run over the baseline's of the same round. peak_memory_bytes: of tensors, on the most loaded rank.
-    headroom_bytes: what the fullest rank left of its device. device_seconds: of jobs that have ended, over all
-    attempts; attempts: how many there were. wait: why it waits in a queue, or is refused, as the attempt says. All
-    measured numbers are null where nothing was measured. The whole trial has the rest."""
+    of this run over the baseline's of the same round. setting: of its plan; null where that has no second run.
+    peak_memory_bytes: of tensors, on the most loaded rank. headroom_bytes: what the fullest rank left of its device.
+    device_seconds: of jobs that have ended, over all attempts; attempts: how many there were. wait: why it waits in a
+    queue, or is refused, as the attempt says. All measured numbers are null where nothing was measured. The whole trial
+    has the rest."""
 
     number: int
     origin: Origin
@@ -86,6 +102,7 @@ class TrialBrief:
     objective: Estimate | None
     round: int
     gain_over_baseline: float | None
+    setting: SettingView | None
     tokens_per_s_per_device: float | None
     peak_memory_bytes: int | None
     headroom_bytes: float | None
@@ -127,9 +144,26 @@ def optional_time(seconds: float | None) -> datetime | None:
 _OF_BRIEF = shown_in(TrialBrief, but=["objective"])
 
 
-def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial], baseline: Mapping[int, Trial]) -> list[TrialBrief]:
-    """baseline: its runs by round."""
-    yardstick = yardstick_of(spec)
+def settings_of(ranking: Sequence[Ranked]) -> dict[Plan, SettingView]:
+    """Of the plans with second runs."""
+    return {
+        entry.trial.plan: view_of(
+            SettingView,
+            entry,
+            trial=entry.trial.number,
+            runs=len(entry.runs) - 1,
+            gain_over_baseline=entry.gain,
+        )
+        for entry in ranking
+        if entry.again
+    }
+
+
+def trial_briefs(campaign: Campaign, trials: Sequence[Trial], again: Sequence[Trial]) -> list[TrialBrief]:
+    """again: the baseline, and all trials of plans that were to be measured again."""
+    spec, ranking = campaign.spec, rank(campaign, again)
+    yardstick, settings, base = yardstick_of(spec), settings_of(ranking), baseline_of(ranking)
+    baseline = {} if base is None else {trial.round: trial for trial in (base.trial, *base.again)}
     return [
         view_of(
             TrialBrief,
@@ -139,6 +173,7 @@ def trial_briefs(spec: CampaignSpec, trials: Sequence[Trial], baseline: Mapping[
             reason=getattr(trial.outcome, "reason", ""),
             objective=None if trial.measurement is None else yardstick.reached(trial.measurement),
             gain_over_baseline=trial_gain(spec.objective, trial, baseline),
+            setting=settings.get(trial.plan),
             device_seconds=trial.device_s,
             attempts=len(trial.attempts),
             **numbers_of(yardstick, trial.measurement, _OF_BRIEF),

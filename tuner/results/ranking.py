@@ -15,6 +15,7 @@ from math import exp, log
 from typing import ClassVar, Literal
 
 from meshtune.runners.outcome import Measurement
+from meshtune.search_spaces.changes import Moves, plan_changes
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.eligibility import (
@@ -277,6 +278,12 @@ class Ranked:
     def changed_numerics(self) -> tuple[str, ...]:
         """The knobs by which it computes something else than the baseline, such as "fp8 = mxfp8"."""
         return changed_numerics(self.ground.rules.spec, self.trial.plan)
+
+    @property
+    def changes(self) -> Moves:
+        """From the spec's baseline to this plan."""
+        baseline = self.ground.rules.spec.baseline
+        return () if baseline is None else plan_changes(baseline, self.trial.plan)
 
     @property
     def other_hardware(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.step_breakdown import Straggler
+from meshtune.search_spaces.changes import Moves
 from meshtune.search_spaces.knob import Direction, Knob, KnobKind, Numerics
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
@@ -55,8 +56,9 @@ class MeasuredAgainView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedView:
-    """One measured setting. objective: by its second runs where there are any, else by its first. first_run: by its
-    first alone. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %. gain_rounds: the
+    """One measured setting. objective: by its second runs where there are any, else by its first. runs: the second
+    ones that were measured. first_run: by its first alone. changes: of the spec's baseline, but for what follows from
+    the rest. gain_over_baseline: a ratio of speeds minus 1 (0.25: 25 % faster), with at least 90 %. gain_rounds: the
     rounds of second runs beside the baseline's that it is of; 0: of the first runs, not confirmed. interval_known:
     always true.
 
@@ -75,6 +77,8 @@ class RankedView:
     origin: Origin
     plan: Plan
     plan_key: str
+    changes: Moves
+    runs: int
     objective: ObjectiveView
     first_run: ObjectiveView
     interval_known: bool
@@ -200,6 +204,7 @@ def _ranked_view(spec: CampaignSpec, entry: Ranked, whole: Trial | None) -> Rank
         trial=entry.trial.number,
         objective=objective_view(spec, entry.objective),
         first_run=objective_view(spec, entry.first_run),
+        runs=len(entry.runs) - 1,
         timed_steps=len(measured.step_times_s),
         time_by_part=list(time_by_part(profile)),
         straggler=None if profile is None else profile.straggler,

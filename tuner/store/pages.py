@@ -126,15 +126,6 @@ class Pages:
             known = _readable(connection, campaign_id, [row.number for row in rows], listed)
         return [(row.number, known[row.number], row.value) for row in rows]
 
-    def baseline(self, campaign_id: str) -> dict[int, Trial]:
-        """The runs of the baseline by round, as `trials` lists them."""
-        of_campaign = trials.c.campaign_id == campaign_id
-        plan = sa.select(trials.c.plan_key).where(of_campaign, trials.c.origin == str(Origin.BASELINE))
-        runs = sa.select(trials.c.number).where(of_campaign, trials.c.plan_key.in_(plan))
-        with self._database.reading() as connection:
-            known = _readable(connection, campaign_id, connection.scalars(runs).all(), listed=True)
-        return {trial.round: trial for trial in known.values() if isinstance(trial, Trial)}
-
     def listed(self, campaign_id: str) -> list[Trial]:
         """All trials of a campaign as `trials` lists them, in the order of their numbers."""
         with self._database.reading() as connection:

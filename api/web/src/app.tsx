@@ -4,14 +4,11 @@ import { askWhoami, session } from "./api/session";
 import { token } from "./api/token";
 import { CampaignPage } from "./campaign/page/page";
 import { Campaigns } from "./pages/campaigns";
-import { Compare } from "./pages/compare";
-import { Create } from "./pages/create";
-import { FitPage } from "./pages/fit";
 import { SignIn } from "./pages/signin";
+import { Compare, Create, FitPage, TrialPage } from "./lazies";
 import { href, place, type Route } from "./router";
 import { useStore } from "./use_store";
 import { Top } from "./top";
-import { TrialPage } from "./trial/page";
 import { ButtonLink } from "./ui/basics";
 import { EmptyState, ErrorState, LoadingState } from "./ui/states";
 

@@ -33,7 +33,7 @@ from meshtune.tuner.results.analysis.knob_effects import (
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity, sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner, explain_winners
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.recommendation import comparable_text
+from meshtune.tuner.results.recommendation import comparable_text, recommend_among
 from meshtune.tuner.results.sizes import SizePoint, scaling_curve
 
 # Trials of one window: a rate in steps of 10 %.
@@ -129,7 +129,7 @@ def analyse(campaign: Campaign, space: Space, trials: Sequence[Trial]) -> Analys
         effects=tuple(by_size(effects)),
         failures=count_failures(trials, space.knobs),
         hindsight=check_forecasts(trials),
-        winners=explain_winners(training, usable, basis, runs),
+        winners=explain_winners(training, usable, basis, runs, recommend_among(campaign.spec, everything).choice),
         scaling=scaling_curve(campaign, ranking),
         basis=basis,
         unpredicted=f"no times can be predicted: {unknown} is not known{of}" if unknown else "",

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.changes import Change, Moves, Value, knob_changes, value_in
 from meshtune.search_spaces.columns import code, columns_of, expert_tp, sharding_ranks
 from meshtune.search_spaces.knob import SIZES, Numerics
-from meshtune.search_spaces.knob_values import same_value, word
+from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.physics.constants import TIME_CONSTANTS, Calibration
 from meshtune.search_spaces.physics.estimate import log_step, slopes
 from meshtune.search_spaces.physics.training import Training
@@ -44,8 +45,6 @@ FOLLOWERS: Mapping[str, tuple[str, ...]] = {
     "schedule": ("vpp", *_ENDS),
     _ENDS[1]: _ENDS[:1],
 }
-# A value of an axis or a knob; None: of a knob that is inactive.
-Value = bool | int | float | str | None
 
 
 class Evidence(StrEnum):
@@ -54,26 +53,6 @@ class Evidence(StrEnum):
     MEASURED = "measured"
     SIMULATED = "simulated"
     PREDICTED = "predicted"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One knob from one value to another."""
-
-    knob: str
-    before: Value
-    after: Value
-
-    @property
-    def differs(self) -> bool:
-        return not same_value(self.before, self.after)
-
-    def __str__(self) -> str:
-        return f"{self.knob} {value_word(self.before)} -> {value_word(self.after)}"
-
-
-# A change of a knob, and after it those of its followers.
-Moves = tuple[Change, ...]
 
 
 def reverse(moves: Moves) -> Moves:
@@ -155,21 +134,6 @@ def searched(space: Space) -> list[str]:
     """The axes and knobs of several values, the size of the job included."""
     axes = [name for name, values in space.dimensions.items() if len(values) > 1]
     return [*axes, *(knob.name for knob in space.knobs.searched if len(knob.values) > 1)]
-
-
-def value_in(plan: Plan, name: str) -> Value:
-    """Of an axis or a knob; None of a knob that is inactive in the plan."""
-    if name not in PLAN_FIELDS:
-        return plan.knobs.get(name)
-    value: Value = getattr(plan, name)
-    return str(value) if isinstance(value, StrEnum) else value
-
-
-def knob_changes(first: Plan, second: Plan) -> Moves:
-    """The knobs beyond the layout that differ, from one plan to another."""
-    names = sorted(first.knobs.keys() | second.knobs.keys())
-    pairs = [Change(name, value_in(first, name), value_in(second, name)) for name in names]
-    return tuple(one for one in pairs if one.differs)
 
 
 def place_of(space: Space, knob: str, plan: Plan) -> int:
@@ -278,8 +242,3 @@ def _effect(moves: Moves, gain: Estimate, evidence: Evidence, grounds: Sequence[
 
 def _range(gain: Estimate) -> str:
     return f"{signed(gain.low).removesuffix(' %')} to {signed(gain.high)}"
-
-
-def value_word(value: Value) -> str:
-    """For people."""
-    return "inactive" if value is None else word(value)

@@ -13,19 +13,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.changes import Change, Value, value_in
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.results.analysis.knob_effects import (
-    Change,
-    Value,
-    alike_but,
-    moves_between,
-    place_of,
-    searched,
-    value_in,
-)
+from meshtune.tuner.results.analysis.knob_effects import alike_but, moves_between, place_of, searched
 
 _TELLING = (Verdict.OK, Verdict.PRUNED, Verdict.OOM)
 

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshtune.runners.extras import MissingExtra, require_extra
+from meshtune.search_spaces.changes import value_in, value_word
 from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
-from meshtune.tuner.results.analysis.knob_effects import searched, value_in, value_word
+from meshtune.tuner.results.analysis.knob_effects import searched
 from meshtune.tuner.results.analysis.knob_importance import MIN_PLANS, SEED
 
 METHOD = "SHAP: exact Shapley values (Lundberg & Lee 2017) of a forest of extremely randomised trees"

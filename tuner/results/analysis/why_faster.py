@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshtune.search_spaces.changes import Moves, knob_changes
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.plan import Plan
@@ -16,7 +17,7 @@ from meshtune.tuner.campaign.trial import PartTime, time_by_part
 from meshtune.tuner.campaign.units import seconds
 from meshtune.tuner.prediction.predict import Basis, foresee
 from meshtune.tuner.prediction.quote import MIN_SHARE, PART_WORDS
-from meshtune.tuner.results.analysis.knob_effects import Evidence, Moves, knob_changes
+from meshtune.tuner.results.analysis.knob_effects import Evidence
 from meshtune.tuner.results.ranking import Ranked, baseline_of
 from meshtune.tuner.results.views import view_of
 
@@ -27,11 +28,12 @@ _WORDS: Mapping[str, str] = {str(part): words for part, words in PART_WORDS.item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """One of the best plans. step_s: seconds per step as measured. parts: of the step; savings_s: seconds per step that
-    each part takes less than with the rival, the largest first. Both rest on `evidence`, and are empty without it.
-    rival: "the baseline", or for the baseline itself, and without one, "the next best"; null where nothing slower was
-    measured. gain: over the rival, a ratio of speeds minus 1. gain_rounds: as of RankedView, beside the rival. knobs:
-    those beyond the layout that differ from the rival's."""
+    """One of the best plans, or the recommended one. step_s: seconds per step as measured. parts, rival_parts: of the
+    step and of the rival's; savings_s: seconds per step that each part takes less than with the rival, the largest
+    first. All three rest on `evidence`, and are empty without it. rival: "the baseline", or for the baseline itself,
+    and without one, "the next best"; null where nothing slower was measured. gain: over the rival, a ratio of speeds
+    minus 1. gain_rounds: as of RankedView, beside the rival. knobs: those beyond the layout that differ from the
+    rival's."""
 
     rank: int
     trial: int
@@ -39,6 +41,7 @@ class Winner:
     plan_key: str
     step_s: float
     parts: tuple[PartTime, ...]
+    rival_parts: tuple[PartTime, ...]
     rival: str | None
     rival_trial: int | None
     gain: float | None
@@ -50,12 +53,19 @@ class Winner:
 
 
 def explain_winners(
-    training: Training, ranking: Sequence[Ranked], basis: Basis | None, runs: Evidence = Evidence.MEASURED
+    training: Training,
+    ranking: Sequence[Ranked],
+    basis: Basis | None,
+    runs: Evidence = Evidence.MEASURED,
+    recommended: Ranked | None = None,
 ) -> tuple[Winner, ...]:
-    """The best of the ranked plans. basis: of predictions; None where there can be none. runs: what they are."""
+    """The best of the ranked plans, and the recommended one after them where it is none of these. basis: of
+    predictions; None where there can be none. runs: what they are."""
     baseline = baseline_of(ranking)
     winners = []
-    for place, own in enumerate(ranking[:TOP], start=1):
+    for place, own in enumerate(ranking, start=1):
+        if place > TOP and own is not recommended:
+            continue
         slower = next((one for one in ranking[place:] if own.over(one).value > 0), None)
         rival = slower if baseline is None or own is baseline else baseline
         parts, rival_parts, evidence = _parts(training, own, rival, basis, runs)
@@ -78,6 +88,7 @@ def explain_winners(
                 trial=own.trial.number,
                 step_s=own.step_time_s,
                 parts=parts,
+                rival_parts=rival_parts,
                 rival=name,
                 rival_trial=None if rival is None else rival.trial.number,
                 gain=gain,

@@ -10,11 +10,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED, Verdict
+from meshtune.search_spaces.changes import value_word
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.results.analysis.analysis import Failures
-from meshtune.tuner.results.analysis.knob_effects import value_word
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory
 from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked

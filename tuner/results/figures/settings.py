@@ -10,12 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED
+from meshtune.search_spaces.changes import value_in, value_word
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
 from meshtune.tuner.campaign.units import Estimate
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck
-from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence, value_in, value_word
+from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence
 from meshtune.tuner.results.figures import canvas
 from meshtune.tuner.results.ranking import Ranked
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from meshtune.search_spaces.changes import value_word
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import percent
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
-from meshtune.tuner.results.analysis.knob_effects import value_word
 from meshtune.tuner.results.analysis.memory_failures import memory_failures
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.report.page import PageTable, Section, drawn

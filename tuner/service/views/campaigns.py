@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from meshtune.runners.base import Cause
+from meshtune.search_spaces.changes import Moves
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
@@ -29,7 +30,7 @@ from meshtune.tuner.results.views import KnobView, ObjectiveView, RankedView, kn
 from meshtune.tuner.results.winners import winners_of
 
 if TYPE_CHECKING:  # clients of a service read these views, and need no database
-    from meshtune.tuner.store.pages import Overview
+    from meshtune.tuner.store.pages import Overview, Pages
 
 # A summary looks at so many of the best trials first.
 MAX_FIRST = 20
@@ -39,10 +40,16 @@ MAX_FIRST = 20
 class SummaryBestView:
     """A setting. trial: the one that chose it; the numbers are of its second runs where there are any, but for the
     fastest once. first_run: the objective by its first run. interval_known: always true. gain_over_baseline: a ratio of
-    speeds minus 1; null without a measured baseline. gain_rounds: as of RankedView."""
+    speeds minus 1; null without a measured baseline. gain_rounds: as of RankedView. changes:
+    what the plan changes of the baseline, but for what follows from the rest. changed_numerics: as of RankedView.
+    runs: the second runs that were measured."""
 
     trial: int
     plan_key: str
+    changes: Moves
+    changed_numerics: tuple[str, ...]
+    runs: int
+    headroom_bytes: float | None
     objective: ObjectiveView
     first_run: ObjectiveView
     interval_known: bool
@@ -214,8 +221,13 @@ def trial_counts(overview: Overview) -> dict[str, int]:
     return dict(sorted((+counts).items()))
 
 
+def overview_of(campaign: Campaign, pages: Pages) -> Overview:
+    """What the summary is made of."""
+    return pages.overview(campaign.id, order_of(campaign.spec), MAX_FIRST)
+
+
 def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Sequence[Trial]]) -> SummaryView:
-    """overview: of the MAX_FIRST first trials by `order_of`. every: all trials, where these do not suffice."""
+    """overview: of `overview_of`. every: all trials, where these do not suffice."""
     spec, ranking = campaign.spec, rank(campaign, overview.trials)
     if len(overview.first) == MAX_FIRST and choice_among_first(spec, ranking, overview.first) is None:
         ranking = rank(campaign, every())
@@ -264,6 +276,7 @@ def _best_view(spec: CampaignSpec, entry: Ranked | None) -> SummaryBestView | No
         entry,
         trial=entry.trial.number,
         plan_key=entry.trial.plan.key,
+        runs=len(entry.runs) - 1,
         objective=objective_view(spec, entry.objective),
         first_run=objective_view(spec, entry.first_run),
         gain_over_baseline=entry.gain,

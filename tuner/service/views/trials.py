@@ -16,7 +16,7 @@ from meshtune.runners.step_breakdown import Straggler
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
-from meshtune.tuner.results.quantities import TrialBrief, times_of
+from meshtune.tuner.results.quantities import SettingView, TrialBrief, times_of
 from meshtune.tuner.results.views import view_of
 
 
@@ -117,7 +117,8 @@ class AttemptView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialView:
     """A trial; measurement and partial are those of its last attempt. expectation: what the search expected of the plan
-    when it chose it; null for the baseline, a plan put in by hand, a confirmation, and where it expected nothing."""
+    when it chose it; null for the baseline, a plan put in by hand, a confirmation, and where it expected nothing.
+    setting: of its plan, in the answer about one trial; null where that has no second run."""
 
     number: int
     origin: Origin
@@ -129,6 +130,7 @@ class TrialView:
     measurement: MeasurementView | None
     partial: PartialView | None
     attempts: list[AttemptView]
+    setting: SettingView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,7 @@ TrialsAnswer = TypeAliasType("TrialsAnswer", TrialPage | TrialBriefPage)
 _OF_OUTCOME = {"verdict": None, "failure": None, "reason": "", "failed_rank": None, "phase": None, "log_tail": ""}
 
 
-def trial_view(trial: Trial) -> TrialView:
+def trial_view(trial: Trial, setting: SettingView | None = None) -> TrialView:
     attempts = [_attempt_view(attempt) for attempt in trial.attempts]
     measured = trial.measurement
     return view_of(
@@ -164,6 +166,7 @@ def trial_view(trial: Trial) -> TrialView:
         measurement=None if measured is None else _measurement_view(measured),
         partial=attempts[-1].partial,
         attempts=attempts,
+        setting=setting,
     )
 
 

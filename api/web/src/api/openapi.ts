@@ -1720,6 +1720,7 @@ export interface components {
         };
         RankedView: {
             changed_numerics: string[];
+            changes: components["schemas"]["Change"][];
             first_losses: number[];
             first_run: components["schemas"]["ObjectiveView"];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
@@ -1736,6 +1737,7 @@ export interface components {
             plan: components["schemas"]["Plan"];
             plan_key: string;
             rank: number;
+            runs: number;
             step_time_s: number;
             straggler: components["schemas"]["Straggler"] | null;
             tflops_per_device: number | null;
@@ -1841,6 +1843,15 @@ export interface components {
             wh_per_1e9_tokens: number | null;
             words: string;
         };
+        SettingView: {
+            failed_again: boolean;
+            gain_over_baseline: components["schemas"]["Estimate"] | null;
+            gain_rounds: number;
+            objective: components["schemas"]["Estimate"];
+            runs: number;
+            step_time_s: number;
+            trial: number;
+        };
         SizePoint: {
             cost: number;
             cost_unit: string;
@@ -1925,12 +1936,16 @@ export interface components {
             trial: number;
         };
         SummaryBestView: {
+            changed_numerics: string[];
+            changes: components["schemas"]["Change"][];
             first_run: components["schemas"]["ObjectiveView"];
             gain_over_baseline: components["schemas"]["Estimate"] | null;
             gain_rounds: number;
+            headroom_bytes: number | null;
             interval_known: boolean;
             objective: components["schemas"]["ObjectiveView"];
             plan_key: string;
+            runs: number;
             step_time_s: number;
             trial: number;
         };
@@ -1982,6 +1997,7 @@ export interface components {
             planned_at: string;
             reason: string;
             round: number;
+            setting: components["schemas"]["SettingView"] | null;
             started_at: string | null;
             state: components["schemas"]["TrialState"];
             step_time_high_s: number | null;
@@ -2019,6 +2035,7 @@ export interface components {
             partial: components["schemas"]["PartialView"] | null;
             plan: components["schemas"]["Plan"];
             plan_key: string;
+            setting?: components["schemas"]["SettingView"] | null;
             state: components["schemas"]["TrialState"];
             verdict: components["schemas"]["Verdict"] | null;
         };
@@ -2077,6 +2094,7 @@ export interface components {
             plan_key: string;
             rank: number;
             rival: string | null;
+            rival_parts: components["schemas"]["PartTime"][];
             rival_trial: number | null;
             savings_s: {
                 [key: string]: number;
@@ -2212,6 +2230,7 @@ export type Schedule = components['schemas']['Schedule'];
 export type Scope = components['schemas']['Scope'];
 export type Sensitivity = components['schemas']['Sensitivity'];
 export type Setting = components['schemas']['Setting'];
+export type SettingView = components['schemas']['SettingView'];
 export type SizePoint = components['schemas']['SizePoint'];
 export type Source = components['schemas']['Source'];
 export type SpaceView = components['schemas']['SpaceView'];

@@ -4,7 +4,7 @@ import { useAct } from "../api/act";
 import { newKey, post } from "../api/client";
 import { useCan, useChanges } from "../api/session";
 import type { CampaignView, TrialView } from "../api/types";
-import { ExportButton } from "../campaign/page/exports";
+import { UseButton } from "../campaign/page/use_button";
 import { whyChosen } from "../campaign/page/running";
 import { go, href } from "../router";
 import { Button, ButtonLink, Chip } from "../ui/basics";
@@ -60,7 +60,7 @@ export function Header({ campaign, trial, path }: HeaderProps) {
           {trial.number + 1 < trials && <ButtonLink kind="quiet" href={at(trial.number + 1)}>{trial.number + 1} →</ButtonLink>}
           <JsonLink path={path} />
           {trial.state === "done" && <Again campaign={campaign} path={path} />}
-          {trial.measurement && <ExportButton path={path} title={`The plan of trial ${trial.number}, for use`} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
+          {trial.measurement && <UseButton path={path} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
         </div>
       </div>
       <p class="muted">{whyChosen(trial)}</p>

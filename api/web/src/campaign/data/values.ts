@@ -20,7 +20,7 @@ const KNOB = "knobs.";
 export const INACTIVE = "–";
 
 /** The axes of a plan in the order of reading. */
-export const AXES: readonly Dimension[] = taken.axes.map(({ name, label, values }) => ({ name, label, title: name, values }));
+export const AXES: readonly Dimension[] = taken.axes.map(({ name, label, title, values }) => ({ name, label, title, values }));
 
 /** Of an axis that no plan names. */
 export const DEFAULTS: Readonly<Record<string, Value>> = Object.fromEntries(taken.axes.map((axis) => [axis.name, axis.default]));

@@ -4,7 +4,7 @@ import { withQuery } from "../../api/client";
 import type { Mistake } from "../../api/problem";
 import { useResource } from "../../api/resource";
 import type { ExportOption, ExportView, FormatEntry, Handover, RegistryView } from "../../api/types";
-import { Button, Field } from "../../ui/basics";
+import { Field } from "../../ui/basics";
 import { CopyButton } from "../../ui/copy";
 import { Dialog } from "../../ui/dialog";
 import { Download } from "../../ui/download";
@@ -16,31 +16,19 @@ const FIRST = "job";
 interface ExportsProps {
   /** Below v1/: of a campaign, which exports its winner, or of a trial. */
   path: string;
-  title: string;
   /** Then there is no job that a scheduler could run. */
   simulated: boolean;
-  disabled?: boolean;
-  /** Of what can be used as it is. */
-  primary?: boolean;
 }
 
-export function ExportButton({ path, title, simulated, disabled = false, primary = true }: ExportsProps) {
-  const [open, setOpen] = useState(false);
+export function UseDialog({ onClose, ...exports }: ExportsProps & { onClose: () => void }) {
   return (
-    <>
-      <Button kind={primary ? "primary" : "plain"} disabled={disabled} onClick={() => setOpen(true)} data-testid="copy-launch">
-        Copy launch command
-      </Button>
-      {open && (
-        <Dialog title={title} onClose={() => setOpen(false)} wide testid="exports">
-          <Exports path={path} simulated={simulated} />
-        </Dialog>
-      )}
-    </>
+    <Dialog title="Use this setting" onClose={onClose} wide testid="exports">
+      <Exports {...exports} />
+    </Dialog>
   );
 }
 
-function Exports({ path, simulated }: Pick<ExportsProps, "path" | "simulated">) {
+function Exports({ path, simulated }: ExportsProps) {
   const registry = useResource<RegistryView>("registry");
   const [name, setName] = useState(localStorage.getItem(KEY) ?? FIRST);
   const formats = (registry.data?.export_formats ?? []).filter((one) => one.simulated || !simulated);

@@ -12,7 +12,7 @@ import { LiveMark } from "../../ui/states";
 import { Ago, useNow } from "../../ui/time";
 import { Title } from "../../ui/title";
 import { CAMPAIGN_TONES } from "../../words";
-import { ExportButton } from "./exports";
+import { UseButton } from "./use_button";
 import { More } from "./more";
 import type { Feed } from "../data/feed";
 
@@ -40,7 +40,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
           </Button>
           <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />
           <More campaign={campaign} path={path} start={start} onChange={() => feed.refresh()} />
-          <ExportButton path={path} title="The recommended plan, for use" simulated={campaign.simulated} disabled={campaign.summary.recommended === null} />
+          <UseButton path={path} simulated={campaign.simulated} disabled={campaign.summary.recommended === null} />
         </div>
       </div>
       <p class="muted campaign-facts">

@@ -1,29 +1,22 @@
 /** The page of one campaign: what was found, how, and everything that was tried. */
 import { useMemo } from "preact/hooks";
 import type { CampaignView } from "../../api/types";
+import { setFilters, useFilter } from "../../filters";
+import { ChartsTab, FailuresTab, TrialComparison } from "../../lazies";
 import { useStore } from "../../use_store";
 import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../../ui/states";
-import { BestChart } from "../charts/best_chart";
+import { Tabs } from "../../ui/tabs";
 import "../charts/charts.css";
 import "./campaign.css";
 import { columnsOf, type Mark } from "./columns";
 import { useConditions } from "../data/conditions";
-import { FailureChart } from "../charts/failure_chart";
 import { type Feed, type Snapshot, useFeed } from "../data/feed";
 import { FilterBar } from "./filter_bar";
 import { passes } from "../data/filters";
 import { goalOf } from "../data/goal";
-import { Later } from "../charts/frames";
 import { Header } from "./header";
-import { HeatMap } from "../charts/heat_map";
-import { ParallelCard } from "../charts/parallel_card";
 import { Running } from "./running";
-import { Scatter } from "../charts/scatter";
-import { SensitivityCard } from "../charts/sensitivity";
-import { SizesCard } from "../charts/sizes";
-import { TimelineCard } from "../charts/timeline";
 import { Tiles } from "./tiles";
-import { TrialComparison } from "./trial_comparison";
 import { TrialsTable } from "./trials_table";
 import { type Dimension, dimensionsOf, levelsOf, varying } from "../data/values";
 
@@ -43,7 +36,7 @@ function Read({ feed }: { feed: Feed }) {
     <>
       <Header campaign={campaign} feed={feed} />
       {problem && stream === "live" && <ErrorState problem={problem} onRetry={() => feed.refresh()} />}
-      <Whole campaign={campaign} snapshot={snapshot} />
+      <Whole campaign={campaign} snapshot={snapshot} onChange={() => feed.refresh()} />
       <ReconnectingBanner state={stream} />
     </>
   );
@@ -65,14 +58,21 @@ function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: 
   return [...marks];
 }
 
-function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snapshot }) {
+const TABS = [
+  ["trials", "Trials"],
+  ["charts", "Charts"],
+  ["failures", "Failures"],
+] as const;
+
+function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snapshot: Snapshot; onChange: () => void }) {
+  const [asked] = useFilter("tab");
+  const tab = TABS.find(([name]) => name === asked)?.[0] ?? "trials";
   const { trials, trialsRead, analysis } = snapshot;
   const filters = useConditions();
   const said = goalOf(campaign);
   // Charts are remembered by the goal, so an equal one has to be the same.
   const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter, said.samples]);
   const shown = useMemo(() => trials.filter((trial) => passes(trial, filters)), [trials, filters]);
-  const shownSet = useMemo(() => new Set(shown), [shown]);
   const dimensions = useMemo(() => dimensionsOf(campaign), [campaign.id]);
   // Remembered by their names: an equal list has to be the same.
   const names = useMemo(() => namesOf(varying(trials, dimensions)), [trials, dimensions]);
@@ -88,7 +88,6 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
   );
   // In what the trials differ at all, what follows from the others included.
   const differing = useMemo(() => dimensions.filter((one) => varied.includes(one) || others.split(",").includes(one.name)), [dimensions, varied, others]);
-  const made = campaign.simulated;
   if (!trialsRead && trials.length === 0) {
     return (
       <>
@@ -114,29 +113,19 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
       ) : (
         <>
           <FilterBar trials={trials} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />
-          <div class="charts" data-testid="charts">
-            <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} simulated={made} />
-            <HeatMap goal={goal} dimensions={dimensions} varied={differing} trials={trials} shown={shown} filters={filters} simulated={made} />
-            <Scatter campaign={campaign} goal={goal} dimensions={differing} trials={trials} shown={shownSet} simulated={made} />
-          </div>
-          <Later>
-            {() => (
+          <Tabs label="Of the campaign" tabs={TABS} value={tab} onChange={(next) => setFilters({ tab: next === "trials" ? null : next })}>
+            {tab === "charts" ? (
+              <ChartsTab campaign={campaign} goal={goal} dimensions={dimensions} varied={varied} differing={differing} trials={trials} shown={shown} filters={filters} analysis={analysis} />
+            ) : tab === "failures" ? (
+              <FailuresTab campaign={campaign} trials={trials} analysis={analysis} onChange={onChange} />
+            ) : (
               <>
-                <div class="two-thirds">
-                  <ParallelCard campaign={campaign.id} goal={goal} varied={varied} trials={trials} filters={filters} simulated={made} />
-                  <SensitivityCard analysis={analysis} />
-                </div>
-                <div class="halves">
-                  <Running campaign={campaign} trials={trials} />
-                  <FailureChart analysis={analysis} />
-                </div>
-                <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
-                <SizesCard campaign={campaign.id} analysis={analysis} />
+                <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={trials.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
+                <Running campaign={campaign} trials={trials} />
                 <TrialComparison campaign={campaign} goal={goal} trials={trials} dimensions={dimensions} />
               </>
             )}
-          </Later>
-          <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={trials.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
+          </Tabs>
         </>
       )}
     </>
