@@ -33,7 +33,7 @@ test("a campaign's knobs are dimensions beside the axes, and may be called as a 
   ]);
   const one = withKnobs(0, { nodes: 4, memory: "b" });
   expect(["knobs.nodes", "knobs.memory", "memory", "tp"].map((name) => valueOf(one, name))).toEqual([4, "b", 2 ** 30, 1]);
-  expect([labelOf("knobs.memory"), labelOf("micro_batch_size"), labelOf("objective")]).toEqual(["memory", "mbs", "objective"]);
+  expect([labelOf("knobs.memory"), labelOf("micro_batch_size"), labelOf("objective")]).toEqual(["memory", "micro-batch", "objective"]);
   expect(named([one, withKnobs(1, { nodes: 2, memory: "b" })], dimensions)).toEqual(["knobs.nodes"]);
 });
 
