@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Path, Query
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
-from meshtune.runners.base import Cause
+from meshtune.runners.base import ADVICE, Advice, Cause
 from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.registry import WORKLOADS, runners
@@ -136,7 +136,8 @@ class FormatEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryView:
-    """What a spec may name, and what answers may hold. catalogs: of knobs. dimensions: the fields of a plan."""
+    """What a spec may name, and what answers may hold. catalogs: of knobs. dimensions: the fields of a plan. advice: on
+    each cause."""
 
     workloads: list[str]
     runners: list[str]
@@ -147,6 +148,7 @@ class RegistryView:
     dimensions: list[str]
     verdicts: list[Verdict]
     causes: list[Cause]
+    advice: Mapping[Cause, Advice]
 
 
 class RunnerCondition(StrEnum):
@@ -247,6 +249,7 @@ def get_registry() -> RegistryView:
         dimensions=list(PLAN_FIELDS),
         verdicts=list(Verdict),
         causes=list(Cause),
+        advice=ADVICE,
     )
 
 

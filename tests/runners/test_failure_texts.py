@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import Cause
+from meshtune.runners.base import ADVICE, Cause
 from meshtune.runners.failure_texts import (
     FAILURE_TEXTS,
     MAX_BYTES,
@@ -217,6 +217,9 @@ def test_the_page_tells_every_cause_and_what_it_teaches():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "failures.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith("| `")]
     assert {cause.strip("| `"): verdict.strip("` ") for cause, verdict in rows} == VERDICTS
+    assert set(ADVICE) == set(Cause)
+    for cause, advice in ADVICE.items():
+        assert f"- `{cause}`: {advice.words}\n" in page
 
 
 # What could make an expression of the table go back and forth: the beginnings of its parts, again and again.

@@ -9,6 +9,10 @@ export interface components {
     schemas: {
         /** @enum {string} */
         Activation: "gelu" | "swiglu";
+        Advice: {
+            again: boolean;
+            words: string;
+        };
         Analysis: {
             basis: components["schemas"]["Basis"] | null;
             campaign: string;
@@ -1770,6 +1774,9 @@ export interface components {
             version: 1;
         };
         RegistryView: {
+            advice: {
+                [key: string]: components["schemas"]["Advice"];
+            };
             catalogs: string[];
             causes: components["schemas"]["Cause"][];
             dimensions: string[];
@@ -2111,6 +2118,7 @@ export interface components {
     pathItems: never;
 }
 export type Activation = components['schemas']['Activation'];
+export type Advice = components['schemas']['Advice'];
 export type Analysis = components['schemas']['Analysis'];
 export type Anchor = components['schemas']['Anchor'];
 export type AttemptView = components['schemas']['AttemptView'];

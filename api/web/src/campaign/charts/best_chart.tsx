@@ -2,25 +2,24 @@
  * and what was confirmed as points, and the baseline over all of them. */
 import { useState } from "preact/hooks";
 import type { CampaignView, TrialBrief } from "../../api/types";
-import { setFilters, useFilters } from "../../filters";
-import { bareObjective, number, objective, short } from "../../format";
+import { bareObjective, number, short } from "../../format";
 import { go, href } from "../../router";
 import { Card, Switch } from "../../ui/basics";
-import { setConditions } from "../data/conditions";
+import { setConditions, wordOf } from "../data/conditions";
 import { rangeOf } from "../data/filters";
 import type { Goal } from "../data/goal";
-import { type Against, bestSoFar } from "../data/progress";
+import { type Against, bestSoFar, type Reached } from "../data/progress";
+import { outcomeOf } from "../data/values";
 import { numbers, whole } from "./axes";
-import { Chart, type Frame, Label } from "./chart";
+import { Chart, type Frame, Label, onRail } from "./chart";
 import { box, marks, type Point, steps } from "./marks";
+import { Dots, OutcomeLegend } from "./outcomes";
 import { toPixel } from "./scales";
 
 const AGAINST: readonly (readonly [Against, string])[] = [
   ["trials", "by trial"],
   ["device_hours", "by device-hour"],
 ];
-/** So many dots cover each other: they are small and let through what lies under them. */
-const MANY = 500;
 
 interface BestChartProps {
   campaign: CampaignView;
@@ -33,24 +32,25 @@ interface BestChartProps {
 
 export function BestChart({ campaign, goal, trials, shown, simulated }: BestChartProps) {
   const [against, setAgainst] = useState<Against>("trials");
-  const [log, switchLog] = useLog("best");
   const reached = bestSoFar(trials, goal, against);
   const baseline = campaign.summary.baseline?.objective.value ?? null;
   const winners = namedOf(campaign);
   const measured = simulated ? "simulated" : "measured";
-  const words = (value: number) => objective(value, goal.unit);
+  const words = (value: number) => `${goal.label} ${bareObjective(value, goal.unit)}`;
   const describe = (index: number | null) => {
     const one = index === null ? reached.at(-1) : reached[index];
     if (!one?.best) return `Nothing was ${measured} yet.`;
-    const own = index === null || !one.trial.objective ? "" : ` · trial ${one.trial.number}: ${words(one.trial.objective.value)}`;
-    return `Fastest once until ${against === "trials" ? `trial ${one.trial.number}` : `${number(one.x)} device-hours`}: ${words(one.best.value)}${own}`;
+    const { trial } = one;
+    const own = index === null ? "" : ` · trial ${trial.number}: ${trial.objective ? words(trial.objective.value) : wordOf(outcomeOf(trial))}`;
+    return `Fastest once until ${against === "trials" ? `trial ${trial.number}` : `${number(one.x)} device-hours`}: ${words(one.best.value)}${own}`;
   };
+  const visible = reached.filter(({ trial }) => shown.has(trial));
   const values = [...reached.flatMap(({ trial, best }) => [trial.objective?.value, best?.value]), baseline, ...winners.map(({ value }) => value)].filter((value) => value != null);
   const xs = reached.map(({ x }) => x);
   const said = [describe(null), ...winners.map(({ words: name, value, trial }) => `${name}: trial ${trial}, ${words(value)}`), ...(baseline === null ? [] : [`The baseline: ${words(baseline)}`])];
   const draw = (frame: Frame) => {
     const at = (x: number, value: number): Point => [toPixel(frame.x, x), toPixel(frame.y, value)];
-    const dots = (on: boolean) => marks(reached.flatMap(({ trial, x }) => (trial.objective && shown.has(trial) === on ? [at(x, trial.objective.value)] : [])), "disc");
+    const placed = ({ trial, x }: Reached): Point => (trial.objective ? at(x, trial.objective.value) : [toPixel(frame.x, x), onRail(frame)]);
     // Where the best changes: it is level between.
     const changes = reached.filter(({ best }, index) => best && best !== reached[index - 1]?.best);
     const band = changes.map(({ x, best }, index) => {
@@ -61,8 +61,10 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
     const across = `M${frame.left} ${level}H${frame.right}`;
     return (
       <>
-        <path class="dots off" d={dots(false)} />
-        <path class={reached.length > MANY ? "dots many" : "dots"} data-testid="best-dots" d={dots(true)} />
+        <path class="dots off" d={marks(reached.filter(({ trial }) => trial.objective && !shown.has(trial)).map(placed), "disc")} />
+        <g data-testid="best-dots">
+          <Dots all={visible} at={placed} />
+        </g>
         <path class="band" d={band.join("")} />
         <path class="best-line" d={steps(changes.map(({ x, best }) => at(x, best!.value)), frame.right)} />
         {baseline !== null && (
@@ -90,18 +92,14 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
     <Card
       title="Best so far"
       testid="best-so-far"
-      aside={
-        <>
-          <LogButton pressed={log} onClick={switchLog} />
-          <Switch label="Horizontal axis" options={AGAINST} value={against} onChange={setAgainst} testid="against" />
-        </>
-      }
+      aside={<Switch label="Horizontal axis" options={AGAINST} value={against} onChange={setAgainst} testid="against" />}
     >
       <Chart
         label={`Best so far, ${measured}. ${said.join(". ")}`}
-        height={232}
+        height={264}
+        rail={visible.some(({ trial }) => trial.objective === null)}
         x={against === "trials" ? whole(xs, "trial") : numbers([0, ...xs], { title: "device-hours", format: short })}
-        y={numbers(values, { format: (value, digits) => bareObjective(value, goal.unit, digits), log, room: 0.04, title: goal.label + (simulated ? ", simulated" : "") })}
+        y={numbers(values, { format: (value, digits) => bareObjective(value, goal.unit, digits), room: 0.04, title: goal.label + (simulated ? ", simulated" : "") })}
         points={reached.map(({ x, trial }) => [x, trial.objective?.value ?? null])}
         describe={describe}
         onSelect={against === "trials" ? (ends) => setConditions({ number: rangeOf(ends, true) }) : undefined}
@@ -109,24 +107,11 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
       >
         {draw}
       </Chart>
-      <ul class="chart-legend">
+      <OutcomeLegend trials={visible.map(({ trial }) => trial)} made={measured}>
         <li><span class="mark-key best" /> fastest once so far{reached.some(({ best }) => best && best.low < best.high) && ", with the 95 % interval of its steps"}</li>
-        <li><span class="mark-key point" /> trial, {measured}</li>
-        {baseline !== null && <li><span class="mark-key dashed" /> baseline</li>}
-      </ul>
+      </OutcomeLegend>
     </Card>
   );
-}
-
-/** A switch of an axis to a log scale, kept in the address. */
-export function useLog(axis: string): [boolean, () => void] {
-  const all = useFilters().getAll("log");
-  const on = all.includes(axis);
-  return [on, () => setFilters({ log: on ? all.filter((one) => one !== axis) : [...all, axis] })];
-}
-
-export function LogButton({ pressed, onClick, children = "log scale" }: { pressed: boolean; onClick: () => void; children?: string }) {
-  return <button type="button" class="chip" aria-pressed={pressed} onClick={onClick}>{children}</button>;
 }
 
 interface Winner {

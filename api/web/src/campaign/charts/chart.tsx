@@ -114,7 +114,7 @@ export function Chart({ label, height, x, y, points, describe, reach, find, onSe
             onPointerCancel={() => setDrag(null)}
             onPointerLeave={() => point(null)}
           >
-            <Axes frame={frame} x={layout.xTicks} y={layout.yTicks} across={x.title} up={y.title} height={height} />
+            <Axes frame={frame} x={layout.xTicks} y={layout.yTicks} across={x.title} up={y.title} height={height} rail={rail} />
             {marks}
             {index !== null && <Pointed at={points[index]!} frame={frame} />}
             {from && to && (
@@ -128,6 +128,11 @@ export function Chart({ label, height, x, y, points, describe, reach, find, onSe
   );
 }
 
+/** The height of the marks that have only x. */
+export function onRail({ bottom }: Frame): number {
+  return bottom + RAIL_PX - 3;
+}
+
 const upwards = (one: number, other: number): Stretch => [Math.min(one, other), Math.max(one, other)];
 
 function Pointed({ at: [x, y], frame }: { at: readonly [number, number | null]; frame: Frame }) {
@@ -137,10 +142,11 @@ function Pointed({ at: [x, y], frame }: { at: readonly [number, number | null]; 
 }
 
 /** By x, or by both: a mark without y lies on the rail. -1: none is that near. */
-function nearest(points: ChartProps["points"], { x, y, bottom }: Frame, atX: number, atY: number | null, reach: number): number {
+function nearest(points: ChartProps["points"], frame: Frame, atX: number, atY: number | null, reach: number): number {
+  const { x, y } = frame;
   let [found, least] = [-1, reach];
   points.forEach((point, index) => {
-    const away = Math.hypot(toPixel(x, point[0]) - atX, atY === null ? 0 : (point[1] === null ? bottom + RAIL_PX : toPixel(y, point[1])) - atY);
+    const away = Math.hypot(toPixel(x, point[0]) - atX, atY === null ? 0 : (point[1] === null ? onRail(frame) : toPixel(y, point[1])) - atY);
     if (away < least) [found, least] = [index, away];
   });
   return found;
@@ -184,11 +190,19 @@ interface AxesProps {
   across: string;
   up: string;
   height: number;
+  rail: boolean;
 }
 
-function Axes({ frame: { x, y, left, right, top }, x: xTicks, y: yTicks, across, up, height }: AxesProps) {
+function Axes({ frame, x: xTicks, y: yTicks, across, up, height, rail }: AxesProps) {
+  const { x, y, left, right, top } = frame;
   return (
     <g aria-hidden="true">
+      {rail && (
+        <g data-testid="rail">
+          <line class="rail" x1={left} x2={right} y1={onRail(frame)} y2={onRail(frame)} />
+          <text class="rail-label" x={left - 6} y={onRail(frame) + 4} text-anchor="end">none</text>
+        </g>
+      )}
       <path class="grid" d={yTicks.map(([value]) => `M${left} ${toPixel(y, value).toFixed(1)}H${right}`).join("")} />
       <g class="y-ticks" text-anchor="end">
         {yTicks.map(([value, words]) => (

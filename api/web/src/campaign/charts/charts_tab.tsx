@@ -1,10 +1,13 @@
-/** The charts of a campaign. */
+/** The charts of a campaign: the best so far with what matters, then what the trials differ in, then when they ran. */
+import { useMemo } from "preact/hooks";
 import type { Analysis, CampaignView, TrialBrief } from "../../api/types";
+import { EmptyState } from "../../ui/states";
 import type { Filters } from "../data/filters";
 import type { Goal } from "../data/goal";
 import type { Dimension } from "../data/values";
 import { BestChart } from "./best_chart";
 import { HeatMap } from "./heat_map";
+import { byImportance } from "./names";
 import { ParallelCard } from "./parallel_card";
 import { Scatter } from "./scatter";
 import { SensitivityCard } from "./sensitivity";
@@ -28,18 +31,28 @@ export interface ChartsTabProps {
 export function ChartsTab({ campaign, goal, dimensions, varied, differing, trials, shown, filters, analysis }: ChartsTabProps) {
   const shownSet = new Set(shown);
   const made = campaign.simulated;
+  // Those that matter first, so that the axes and the menus are in one order.
+  const own = useMemo(() => byImportance(varied, analysis), [varied, analysis]);
+  const all = useMemo(() => [...own, ...differing.filter((one) => !own.includes(one))], [own, differing]);
+  if (!trials.some(({ objective }) => objective)) {
+    return (
+      <EmptyState title="No chart yet">
+        <p class="muted">Nothing was {made ? "simulated to its end" : "measured"}. The tab Failures has what failed, and why.</p>
+      </EmptyState>
+    );
+  }
   return (
-    <div data-testid="charts">
-      <div class="charts">
+    <div class="chart-cards" data-testid="charts">
+      <div class="chart-row main">
         <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} simulated={made} />
-        <HeatMap goal={goal} dimensions={dimensions} varied={differing} trials={trials} shown={shown} filters={filters} simulated={made} />
-        <Scatter campaign={campaign} goal={goal} dimensions={differing} trials={trials} shown={shownSet} simulated={made} />
+        <SensitivityCard analysis={analysis} dimensions={dimensions} />
       </div>
-      <div class="two-thirds">
-        <ParallelCard campaign={campaign.id} goal={goal} varied={varied} trials={trials} filters={filters} simulated={made} />
-        <SensitivityCard analysis={analysis} />
+      {own.length > 1 && <ParallelCard campaign={campaign.id} goal={goal} varied={own} trials={trials} filters={filters} />}
+      <div class="chart-row">
+        {all.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={made} />}
+        <Scatter campaign={campaign} goal={goal} dimensions={all} trials={trials} shown={shownSet} simulated={made} />
       </div>
-      <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
+      {!made && <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />}
       <SizesCard campaign={campaign.id} analysis={analysis} />
     </div>
   );

@@ -2,25 +2,21 @@
 import type { Analysis } from "../../api/types";
 import { count, share } from "../../format";
 import { Card } from "../../ui/basics";
-import { LoadingState } from "../../ui/states";
 import { failureWords } from "../../words";
 import { setConditions, wordOf } from "../data/conditions";
 import { rangeOf } from "../data/filters";
+import { labelOf } from "../data/values";
 import { numbers, whole } from "./axes";
 import { Chart, type Frame } from "./chart";
 import { box, line } from "./marks";
 import { toPixel } from "./scales";
 
-export function FailureChart({ analysis }: { analysis: Analysis | undefined }) {
+/** Of one window there is nothing to compare. */
+export function FailureChart({ analysis: { failures } }: { analysis: Analysis }) {
+  if (failures.windows.length < 2 || failures.all!.failed === 0) return null;
   return (
     <Card title="Failures over time" testid="failures">
-      {analysis === undefined ? (
-        <LoadingState lines={4} height={36} />
-      ) : analysis.failures.all === null ? (
-        <p class="muted">No trial has ended yet.</p>
-      ) : (
-        <Rates failures={analysis.failures} />
-      )}
+      <Rates failures={failures} />
     </Card>
   );
 }
@@ -35,7 +31,7 @@ function Rates({ failures }: { failures: Analysis["failures"] }) {
       return `Trials ${window.first} to ${window.last}: ${share(window.rate, 2)} failed (${kinds.join(", ")})`;
     }
     const { failed, trials, rate } = failures.all!;
-    return `${count(failed)} of ${count(trials)} failed: ${share(rate, 2)}`;
+    return `${count(failed)} of ${count(trials)} trials failed: ${share(rate, 2)}`;
   };
   const draw = ({ x, y, bottom }: Frame) => {
     const held = windows.map(({ first, last, rate }) => [toPixel(x, first), toPixel(x, last), toPixel(y, rate)] as const);
@@ -53,7 +49,7 @@ function Rates({ failures }: { failures: Analysis["failures"] }) {
         label={`Failures over time. ${describe(null)}. Last window: ${share(windows.at(-1)?.rate, 2)}.`}
         height={190}
         x={whole([...so_far.map(({ trial }) => trial), ...windows.map(({ last }) => last)], "trial")}
-        y={numbers([0.1, ...[...windows, ...so_far].map(({ rate }) => rate)], { format: share, fromZero: true })}
+        y={numbers([0.1, ...[...windows, ...so_far].map(({ rate }) => rate)], { format: share, fromZero: true, title: "share of failed trials" })}
         points={so_far.map(({ trial, rate }) => [trial, rate])}
         describe={describe}
         onSelect={(ends) => setConditions({ number: rangeOf(ends, true) })}
@@ -78,7 +74,7 @@ function ByValue({ values }: { values: Analysis["failures"]["by_value"] }) {
     <ul class="effects small" data-testid="failures-by-value">
       {shown.map(({ knob, value, trials, failed, causes }) => (
         <li key={`${knob}=${value}`}>
-          {knob} {String(value)}: {count(failed)} of {count(trials)} failed{failed > 0 && ` (${failureWords(causes)})`}
+          {labelOf(knob)} {String(value)}: {count(failed)} of {count(trials)} failed{failed > 0 && ` (${failureWords(causes)})`}
         </li>
       ))}
     </ul>

@@ -3,7 +3,7 @@
 import type { Verdict } from "../../api/types";
 
 export type Point = readonly [x: number, y: number];
-export type Shape = "disc" | "square" | "cross" | "triangle" | "diamond" | "plus";
+export type Shape = "disc" | "square" | "cross" | "triangle" | "diamond" | "plus" | "ring";
 
 const round = (value: number) => Math.round(value * 10) / 10;
 
@@ -14,6 +14,7 @@ const OUTLINES: Readonly<Record<Shape, string>> = {
   cross: "m-3-3l6 6m0-6l-6 6",
   plus: "m-3.5 0h7m-3.5-3.5v7",
   triangle: "m0-4l3.8 6.6h-7.6z",
+  ring: "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0",
   diamond: "m0-5.5l5.5 5.5l-5.5 5.5l-5.5-5.5z",
 };
 

@@ -1,10 +1,15 @@
 /** Trials by how they ended: each outcome with its shape, its colour and its word, so that none is told by colour alone. */
+import type { ComponentChildren } from "preact";
 import type { TrialBrief, TrialState, Verdict } from "../../api/types";
 import { count } from "../../format";
 import { type Tone, VERDICT_TONES } from "../../words";
 import { wordOf } from "../data/conditions";
+import { isAgain } from "../data/goal";
 import { outcomeOf } from "../data/values";
-import { marks, shapeOf } from "./marks";
+import { marks, type Point, type Shape, shapeOf } from "./marks";
+
+/** So many dots cover each other: they are small and let through what lies under them. */
+const MANY = 500;
 
 export function toneOf(outcome: string): Tone {
   return VERDICT_TONES[outcome as Verdict] ?? ((outcome as TrialState) === "running" ? "running" : "plain");
@@ -22,18 +27,43 @@ export function outcomesOf<T>(all: readonly T[], trialOf: (one: T) => TrialBrief
   return [...found].map(([outcome, some]): [string, Tone, T[]] => [outcome, toneOf(outcome), some]).sort((a, b) => b[2].length - a[2].length);
 }
 
-/** bars: as filled boxes, and not as marks. */
-export function OutcomeLegend({ trials, bars = false }: { trials: readonly TrialBrief[]; bars?: boolean }) {
+const isHollow = (trial: TrialBrief) => isAgain(trial) && trial.objective !== null;
+
+/** The marks of trials, each outcome with its shape; second runs are hollow. */
+export function Dots<T extends { readonly trial: TrialBrief }>({ all, at }: { all: readonly T[]; at: (one: T) => Point }) {
+  const many = all.length > MANY ? "many" : "";
+  const again = all.filter(({ trial }) => isHollow(trial));
+  return (
+    <>
+      {outcomesOf(all.filter(({ trial }) => !isHollow(trial)), ({ trial }) => trial).map(([outcome, tone, some]) => (
+        <path key={outcome} class={`dots dots-${tone} ${many}`} data-testid={`dots-${outcome}`} data-marks={some.length} d={marks(some.map(at), shapeOf(outcome))} />
+      ))}
+      <path class="dots-again" data-testid="dots-again" data-marks={again.length} d={marks(again.map(at), "ring")} />
+    </>
+  );
+}
+
+/** made: "simulated" or "measured". */
+export function OutcomeLegend({ trials, made, children }: { trials: readonly TrialBrief[]; made: string; children?: ComponentChildren }) {
+  const again = trials.filter(isHollow).length;
   return (
     <ul class="chart-legend">
-      {outcomesOf(trials, (trial) => trial).map(([outcome, tone, some]) => (
-        <li key={outcome}>
-          <svg class="outcome-key" width="14" height="12" aria-hidden="true">
-            {bars ? <path class={`bar-${tone}`} d="M0 1h14v10h-14z" /> : <path class={`dots dots-${tone}`} d={marks([[7, 6]], shapeOf(outcome))} />}
-          </svg>
-          {count(some.length)} {wordOf(outcome)}
-        </li>
+      {outcomesOf(trials.filter((trial) => !isHollow(trial)), (trial) => trial).map(([outcome, tone, some]) => (
+        <Key key={outcome} mark={`dots dots-${tone}`} shape={shapeOf(outcome)}>{count(some.length)} {outcome === "ok" ? made : wordOf(outcome)}</Key>
       ))}
+      {again > 0 && <Key mark="dots-again" shape="ring">{count(again)} second {again === 1 ? "run" : "runs"}</Key>}
+      {children}
     </ul>
+  );
+}
+
+function Key({ mark, shape, children }: { mark: string; shape: Shape; children: ComponentChildren }) {
+  return (
+    <li>
+      <svg class="outcome-key" width="14" height="12" aria-hidden="true">
+        <path class={mark} d={marks([[7, 6]], shape)} />
+      </svg>
+      {children}
+    </li>
   );
 }

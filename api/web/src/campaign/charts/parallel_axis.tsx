@@ -5,17 +5,23 @@ import { conditionWords } from "../data/conditions";
 import type { Condition } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { type Axis, bandMiddle, conditionOf, conditionOfLevels, type Frame, levelsHeld, stretches } from "./parallel";
-import { inWords, linear, ticks, toPixel } from "./scales";
-import { labelOf } from "../data/values";
+import { inWords, LETTER_PX, linear, ticks, toPixel } from "./scales";
 
 /** An axis of numbers is walked by keyboard in so many steps. */
 const STEPS = 10;
 const CLICK_PX = 4;
+/** Letters of a name that fit above an axis. */
+const LINE = 12;
 /** More labels than that would overlap. */
 const MOST_LABELS = 12;
 
 interface ParallelAxisProps {
   axis: Axis;
+  /** Its name, in the lines above it, and what it means. */
+  label: readonly string[];
+  title: string;
+  /** Until the next axis, in pixels. */
+  room: number;
   x: number;
   frame: Frame;
   goal: Goal;
@@ -25,11 +31,11 @@ interface ParallelAxisProps {
   onCondition: (condition: Condition | null) => void;
 }
 
-export function ParallelAxis({ axis, x, frame, goal, condition, onBrush, onCondition }: ParallelAxisProps) {
+export function ParallelAxis({ axis, label, title, room, x, frame, goal, condition, onBrush, onCondition }: ParallelAxisProps) {
   const start = useRef<number | null>(null);
   const height = frame.bottom - frame.top;
   const position = (event: PointerEvent) => (frame.bottom - event.offsetY) / height;
-  const label = axis.name === "objective" ? goal.label : labelOf(axis.name);
+  const letters = Math.floor(room / LETTER_PX);
   const y = (at: number) => frame.bottom - at * height;
   const [first, last] = held(axis, condition) ?? [-1, -1];
   const lift = (event: PointerEvent) => {
@@ -42,9 +48,12 @@ export function ParallelAxis({ axis, x, frame, goal, condition, onBrush, onCondi
   return (
     <g class="axis" data-testid={`axis-${axis.name}`}>
       <line x1={x} x2={x} y1={frame.top} y2={frame.bottom} />
-      <text class="axis-name" x={x} y={14} text-anchor="middle">{label}</text>
+      <text class="axis-name" text-anchor="middle">
+        <title>{title}</title>
+        {label.map((line, at) => <tspan key={line} x={x} y={frame.top - 16 - 13 * (label.length - 1 - at)}>{line}</tspan>)}
+      </text>
       {marks(axis, goal.unit).map(([at, words]) => (
-        <text key={words} class="axis-mark" x={x + 6} y={y(at) + 4}>{words}</text>
+        <text key={words} class="axis-mark" x={x + 6} y={y(at) + 4}>{words.length > letters ? `${words.slice(0, letters - 1)}…` : words}</text>
       ))}
       {condition && stretches(axis, condition).map(([from, to]) => (
         <rect key={from} class="brushed" x={x - 8} width={16} y={y(to)} height={Math.max(2, (to - from) * height)} />
@@ -58,7 +67,7 @@ export function ParallelAxis({ axis, x, frame, goal, condition, onBrush, onCondi
         tabindex={0}
         role="slider"
         aria-orientation="vertical"
-        aria-label={`Filter by ${label}`}
+        aria-label={`Filter by ${label.join("")}`}
         aria-valuemin={0}
         aria-valuemax={stepsOf(axis) - 1}
         aria-valuenow={Math.max(0, first)}
@@ -83,6 +92,15 @@ export function ParallelAxis({ axis, x, frame, goal, condition, onBrush, onCondi
       />
     </g>
   );
+}
+
+/** A name in two lines where it is long: parted at a space, a hyphen or an underscore, nearest to its middle. */
+export function inLines(name: string): string[] {
+  const ends = [...name.matchAll(/[ _-]/g)].map(({ index }) => index + 1);
+  if (name.length <= LINE || ends.length === 0) return [name];
+  const half = name.length / 2;
+  const end = ends.sort((a, b) => Math.abs(a - half) - Math.abs(b - half))[0]!;
+  return [name.slice(0, end), name.slice(end)];
 }
 
 /** Labels of an axis: its levels, or round numbers between its ends. */

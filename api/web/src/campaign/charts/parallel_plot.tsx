@@ -2,7 +2,7 @@
  * All lines of a colour are one path, so that thousands stay quick. */
 import { useMemo, useState } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
-import { objective } from "../../format";
+import { bareObjective } from "../../format";
 import { go, href } from "../../router";
 import { useWidth } from "./width";
 import { setConditions, wordOf } from "../data/conditions";
@@ -12,15 +12,17 @@ import { line as pathOf } from "./marks";
 import { outcomesOf } from "./outcomes";
 import { rampStep } from "./ramp";
 import { type Axis, conditionOf, type Frame, type Line, levelAxis, linesOf, nearest } from "./parallel";
-import { ParallelAxis } from "./parallel_axis";
-import { extent } from "./scales";
-import { type Dimension, outcomeOf } from "../data/values";
+import { inLines, ParallelAxis } from "./parallel_axis";
+import { BOLD_PX, extent } from "./scales";
+import { type Dimension, labelOf, outcomeOf } from "../data/values";
 
-const HEIGHT = 320;
-const TOP = 30;
+const HEIGHT = 334;
+const TOP = 44;
 const BOTTOM = HEIGHT - 30;
 const RAIL = HEIGHT - 8;
 const LEAST_GAP = 78;
+/** Beside the first axis and the last, for their names. */
+const SIDE = 60;
 const REACH = 8;
 /** Filtered lines are only the ground that the others lie on: so many show it, however many there are. */
 const MOST_OFF = 400;
@@ -37,26 +39,24 @@ interface ParallelPlotProps {
   /** Which of them are drawn. */
   drawn: readonly TrialBrief[];
   filters: Filters;
-  /** Why nothing is drawn, where nothing is. */
-  none: string;
 }
 
-export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filters, none }: ParallelPlotProps) {
+export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filters }: ParallelPlotProps) {
   const [box, room] = useWidth<HTMLDivElement>();
   const [drag, setDrag] = useState<{ name: string; condition: Condition | null } | null>(null);
   const [pointed, point] = useState<Line | null>(null);
   const axes = useMemo(() => axesOf(trials, dimensions, goal), [trials, dimensions, goal]);
-  const width = Math.max(room, 100 + (axes.length - 1) * LEAST_GAP);
-  const frame = useMemo<Frame>(() => {
-    const gap = (width - 110) / Math.max(1, axes.length - 1);
-    return { x: axes.map((_, at) => 36 + at * gap), top: TOP, bottom: BOTTOM, rail: RAIL };
-  }, [axes, width]);
+  const labels = axes.map(({ name }) => inLines(name === "objective" ? goal.label : labelOf(name)));
+  const least = Math.max(LEAST_GAP, ...labels.flat().map((line) => line.length * BOLD_PX + 8));
+  const gap = Math.max(least, (room - 2 * SIDE) / Math.max(1, axes.length - 1));
+  const width = Math.max(room, 2 * SIDE + (axes.length - 1) * gap);
+  const frame = useMemo<Frame>(() => ({ x: axes.map((_, at) => SIDE + at * gap), top: TOP, bottom: BOTTOM, rail: RAIL }), [axes, gap]);
   const lines = useMemo(() => (room === 0 ? [] : linesOf(drawn, axes, frame)), [drawn, axes, frame, room === 0]);
   const ends = useMemo(() => extent(drawn.flatMap((trial) => trial.objective?.value ?? [])), [drawn]);
   const looked = useMemo(() => (drag === null ? filters : dragged(filters, drag)), [filters, drag]);
   const split = useMemo(() => splitLines(lines, looked, goal, ends), [lines, looked, goal, ends]);
   const marks = useMemo(() => <Lines split={split} frame={frame} />, [split, frame]);
-  const why = none || (split.on.length === 0 && room > 0 ? "No trial passes the filters." : "");
+  const why = split.on.length === 0 && room > 0 ? "No trial passes the filters." : "";
   const without = outcomesOf(split.on.filter(({ trial }) => trial.objective === null), ({ trial }) => trial).map(([outcome, , some]) => `${some.length} ${wordOf(outcome)}`).join(", ");
   const brush = (name: string, condition: Condition | null, done: boolean) => {
     setDrag(done ? null : { name, condition });
@@ -84,6 +84,9 @@ export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filter
               <ParallelAxis
                 key={axis.name}
                 axis={axis}
+                label={labels[at]!}
+                title={dimensions[at]?.title ?? goal.label}
+                room={gap - 10}
                 x={frame.x[at]!}
                 frame={frame}
                 goal={goal}
@@ -154,6 +157,6 @@ function pathsOf(lines: readonly Line[], frame: Frame): string {
 }
 
 function lineWords(trial: TrialBrief, goal: Goal): string {
-  const came = trial.objective ? objective(trial.objective.value, goal.unit) : wordOf(outcomeOf(trial));
+  const came = trial.objective ? `${goal.label} ${bareObjective(trial.objective.value, goal.unit)}` : wordOf(outcomeOf(trial));
   return `#${trial.number} ${trial.plan_key}: ${came}`;
 }

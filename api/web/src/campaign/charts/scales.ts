@@ -73,34 +73,20 @@ export function ticks(low: number, high: number, about: number, steps: Steps = "
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
-/** Of a log scale: powers of two or ten where the ends are far apart, with 2 and 5 between them where there is room. */
-export function logTicks(low: number, high: number, about: number, base = 10): number[] {
-  const powers = (factors: readonly number[], every = 1) => {
-    const [first, last] = [low, high].map((end) => Math.floor(Math.log(end) / Math.log(base) + 1e-9)) as [number, number];
-    const found: number[] = [];
-    for (let power = Math.ceil(first / every) * every; power <= last; power += every) {
-      for (const factor of factors) found.push(Number((factor * base ** power).toPrecision(12)));
-    }
-    return found.filter((value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9));
-  };
-  const decades = powers([1]);
-  if (base === 10 && decades.length < 3) {
-    const fine = powers([1, 2, 5]);
-    // Less than a decade: as on a linear scale.
-    return fine.length < 3 ? ticks(low, high, about) : fine;
-  }
-  return decades.length <= about ? decades : powers([1], Math.ceil(decades.length / Math.max(1, about)));
-}
-
 /** A tick: where, and what is written there. */
 export type Tick = readonly [at: number, words: string];
 
-/** The ticks in words: with as many digits as tell them apart, and no zeros that say nothing. */
-export function inWords(values: readonly number[], format: (value: number, digits: number) => string): Tick[] {
-  for (let digits = 3; ; digits++) {
-    const words = values.map((value) => plain(format(value, digits)));
-    if (new Set(words).size === words.length || digits === 9) return values.map((value, at) => [value, words[at]!]);
+const MOST_DIGITS = 9;
+
+/** The ticks in words: with as many digits as tell them apart, and no zeros that say nothing; where no digits do, every second
+ * tick, every third, and so on. */
+export function inWords(values: readonly number[], format: (value: number, digits: number) => string, every = 1): Tick[] {
+  const kept = values.filter((_, at) => at % every === 0);
+  for (let digits = 3; digits <= MOST_DIGITS; digits++) {
+    const words = kept.map((value) => plain(format(value, digits)));
+    if (new Set(words).size === words.length) return kept.map((value, at) => [value, words[at]!]);
   }
+  return inWords(values, format, every + 1);
 }
 
 /** "1.50 GiB" is "1.5 GiB". */
@@ -110,6 +96,7 @@ function plain(text: string): string {
 
 /** About what a letter takes of a line of 11 px. */
 export const LETTER_PX = 6.2;
+export const BOLD_PX = 7.2;
 
 /** Those of the ticks that do not overlap along a line: all, or every second, third ... */
 export function apart(all: readonly Tick[], scale: Scale): readonly Tick[] {

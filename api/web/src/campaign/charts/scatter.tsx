@@ -12,16 +12,14 @@ import type { Goal } from "../data/goal";
 import { isBytes, quantitiesOf, type Quantity, quantityWords } from "../data/quantities";
 import { type Dimension, INACTIVE, levelsOf, outcomeOf, type Value, valueOf } from "../data/values";
 import { type Axis, byteNumbers, doublings, levels, numbers, whole } from "./axes";
-import { LogButton, useLog } from "./best_chart";
-import { Chart, type Frame, Label, type Stretch } from "./chart";
-import { marks, type Point, shapeOf, steps } from "./marks";
-import { OutcomeLegend, outcomesOf } from "./outcomes";
+import { Chart, type Frame, Label, onRail, type Stretch } from "./chart";
+import { marks, type Point, steps } from "./marks";
+import { Dots } from "./outcomes";
 import { jitter } from "./parallel";
 import { toPixel } from "./scales";
 
 /** Of the room of a level: how far its trials lie apart. */
 const JITTER = 0.4;
-const MANY = 500;
 /** A device with so many times what was used is not drawn to scale: the trials would lie in one heap. */
 const FAR = 4;
 /** What a device measures, where one does. */
@@ -50,11 +48,9 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
   const [left, setLeft] = useFilter("left");
   const chosen = (name: string, first: string) => quantities.find((one) => one.name === name) ?? quantities.find((one) => one.name === first)!;
   const [across, up] = [chosen(below, "memory"), chosen(left, "objective")];
-  const [logX, switchX] = useLog("x");
-  const [logY, switchY] = useLog("y");
   const limit = across.name.endsWith("memory") ? (campaign.spec.cluster.device?.memory_bytes ?? null) : null;
-  const x = sideOf(across, trials, goal, logX, limit, simulated);
-  const y = sideOf(up, trials, goal, logY, null, simulated);
+  const x = sideOf(across, trials, goal, limit, simulated);
+  const y = sideOf(up, trials, goal, null, simulated);
   const dots = trials
     .flatMap((trial): Dot[] => {
       const at = x.of(trial);
@@ -62,12 +58,11 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
     })
     .sort((a, b) => a.x - b.x);
   const visible = dots.filter(({ trial }) => shown.has(trial));
-  const rail = visible.some((dot) => dot.y === null);
   const isFront = across.name === "memory" && up.name === "objective";
   const front = isFront ? frontOf(measured(visible.map(({ trial }) => trial)), goal) : [];
   const says = ({ name, label }: Quantity, trial: TrialBrief) => {
     const value = valueOf(trial, name);
-    return `${name === "objective" ? "" : `${label} `}${typeof value === "number" ? quantityWords(name, value, goal) : String(value ?? UNKNOWN)}`;
+    return `${label} ${typeof value === "number" ? quantityWords(name, value, goal) : String(value ?? UNKNOWN)}`;
   };
   const describe = (index: number | null) => {
     if (index === null) return `${count(visible.filter((dot) => dot.y !== null).length)} of ${count(shown.size)} trials have both values. Drag to filter, click to open.`;
@@ -75,16 +70,13 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
     return `#${trial.number} ${trial.plan_key}, ${wordOf(outcomeOf(trial))}: ${says(up, trial)}, ${says(across, trial)}`;
   };
   const draw = (frame: Frame) => {
-    const placed = (dot: { x: number; y: number | null }): Point => [toPixel(frame.x, dot.x), dot.y === null ? frame.bottom + 13 : toPixel(frame.y, dot.y)];
+    const placed = (dot: { x: number; y: number | null }): Point => [toPixel(frame.x, dot.x), dot.y === null ? onRail(frame) : toPixel(frame.y, dot.y)];
     const best = front.map((one) => placed({ x: one.peak_memory_bytes, y: one.objective.value }));
     const device = limit === null ? null : `the device${limit > frame.x.high ? ", far to the right" : ""}: ${bytes(limit)}`;
     return (
       <>
         <path class="dots off" d={marks(dots.filter(({ trial, y }) => !shown.has(trial) && y !== null).map(placed), "disc")} />
-        {outcomesOf(visible, ({ trial }) => trial).map(([outcome, tone, some]) => (
-          <path key={outcome} class={`dots dots-${tone} ${visible.length > MANY ? "many" : ""}`} data-testid={`dots-${outcome}`} data-marks={some.length} d={marks(some.map(placed), shapeOf(outcome))} />
-        ))}
-        {rail && <text class="rail-label" x={4} y={frame.bottom + 16}>none</text>}
+        <Dots all={visible} at={placed} />
         <path class="front" d={steps(best)} />
         <path class="front-dots" d={marks(best, "disc")} />
         {limit !== null && limit <= frame.x.high && <path class="limit" d={`M${toPixel(frame.x, limit)} ${frame.top}V${frame.bottom}`} />}
@@ -100,8 +92,8 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
         <details class="menu">
           <summary class="button">Axes</summary>
           <div class="menu-inside pairs">
-            <AxisChoice label="Up" value={up} all={quantities} onChoose={setLeft} log={logY} onLog={switchY} />
-            <AxisChoice label="Across" value={across} all={quantities} onChoose={setBelow} log={logX} onLog={switchX} />
+            <AxisChoice label="Up" value={up} all={quantities} onChoose={setLeft} />
+            <AxisChoice label="Across" value={across} all={quantities} onChoose={setBelow} />
           </div>
         </details>
       }
@@ -114,13 +106,12 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
         points={visible.map((dot) => [dot.x, dot.y])}
         describe={describe}
         reach={12}
-        rail={rail}
+        rail={visible.some((dot) => dot.y === null)}
         onSelect={(one, other) => setConditions({ [across.name]: x.keep(one), [up.name]: y.keep(other) })}
         onPick={(at) => go(href({ page: "trial", id: campaign.id, number: visible[at]!.trial.number }))}
       >
         {draw}
       </Chart>
-      <OutcomeLegend trials={visible.map(({ trial }) => trial)} />
     </Card>
   );
 }
@@ -130,23 +121,18 @@ interface AxisChoiceProps {
   value: Quantity;
   all: readonly Quantity[];
   onChoose: (name: string) => void;
-  log: boolean;
-  onLog: () => void;
 }
 
-function AxisChoice({ label, value, all, onChoose, log, onLog }: AxisChoiceProps) {
+function AxisChoice({ label, value, all, onChoose }: AxisChoiceProps) {
   return (
-    <div class="row">
-      <label>
-        {label}{" "}
-        <select aria-label={`${label} axis`} value={value.name} onChange={(event) => onChoose(event.currentTarget.value)}>
-          {all.map(({ name, label }) => (
-            <option key={name} value={name}>{label}</option>
-          ))}
-        </select>
-      </label>
-      {!value.dimension && <LogButton pressed={log} onClick={onLog}>{`${label.toLowerCase()} log`}</LogButton>}
-    </div>
+    <label>
+      {label}{" "}
+      <select aria-label={`${label} axis`} value={value.name} onChange={(event) => onChoose(event.currentTarget.value)}>
+        {all.map(({ name, label, dimension }) => (
+          <option key={name} value={name} title={dimension?.title}>{label}</option>
+        ))}
+      </select>
+    </label>
   );
 }
 
@@ -157,15 +143,15 @@ interface Side {
   readonly keep: (ends: Stretch) => Condition | null;
 }
 
-function sideOf({ name, label, dimension }: Quantity, trials: readonly TrialBrief[], goal: Goal, log: boolean, limit: number | null, simulated: boolean): Side {
+function sideOf({ name, label, dimension }: Quantity, trials: readonly TrialBrief[], goal: Goal, limit: number | null, simulated: boolean): Side {
   if (dimension) return sideOfLevels(dimension, label, levelsOf(trials, dimension));
   const of = (trial: TrialBrief) => valueOf(trial, name) as number | null;
   const values = trials.map(of).filter((value) => value !== null);
   const title = simulated && MADE.has(name) ? `${label}, simulated` : label;
   if (name === "number") return { axis: whole(values, label), of, keep: (ends) => rangeOf(ends, true) };
-  if (!isBytes(name)) return { axis: numbers(values, { title, format: (value, digits) => quantityWords(name, value, goal, digits), log, room: 0.04 }), of, keep: rangeOf };
+  if (!isBytes(name)) return { axis: numbers(values, { title, format: (value, digits) => quantityWords(name, value, goal, digits), room: 0.04 }), of, keep: rangeOf };
   const ends = limit !== null && limit < Math.max(...values) * FAR ? [limit] : [];
-  return { axis: byteNumbers([...values, ...ends], { title, log, room: 0.03, fromZero: name !== "headroom" }), of, keep: rangeOf };
+  return { axis: byteNumbers([...values, ...ends], { title, room: 0.03, fromZero: name !== "headroom" }), of, keep: rangeOf };
 }
 
 /** The trials of one level lie apart, by a jitter that is always the same for a trial. */

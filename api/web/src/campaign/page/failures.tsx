@@ -1,6 +1,21 @@
-/** The failed trials by cause, and what to do about each. */
-import type { Analysis, CampaignView, TrialBrief } from "../../api/types";
+/** The failed trials by cause, the most frequent first: what to do, and each setting with what its job left. */
+import { useRef, useState } from "preact/hooks";
+import { useAct } from "../../api/act";
+import { newKey, post } from "../../api/client";
+import { useResource } from "../../api/resource";
+import { useCan, useChanges } from "../../api/session";
+import type { Advice, Analysis, CampaignView, Cause, RegistryView, TrialBrief, TrialView } from "../../api/types";
+import { bytes, count } from "../../format";
+import { go, href } from "../../router";
+import { Button, Card } from "../../ui/basics";
+import { Confirm, Dialog, Trouble } from "../../ui/dialog";
+import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
+import { TableFrame } from "../../ui/table";
+import { CAUSE_WORDS, failureCounts } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
+import { changeWords } from "../charts/names";
+import { isAgain } from "../data/goal";
+import { dimensionsOf, valueOf } from "../data/values";
 
 export interface FailuresTabProps {
   campaign: CampaignView;
@@ -9,6 +24,125 @@ export interface FailuresTabProps {
   onChange: () => void;
 }
 
-export function FailuresTab({ analysis }: FailuresTabProps) {
-  return <FailureChart analysis={analysis} />;
+const FIRST = 8;
+const RULE = "A setting that was never measured is not run again in its campaign.";
+
+export function FailuresTab({ campaign, trials, analysis, onChange }: FailuresTabProps) {
+  const { data } = useResource<RegistryView>("registry");
+  const failed = trials.filter(({ failure }) => failure !== null);
+  const counts: Partial<Record<Cause, number>> = {};
+  for (const { failure } of failed) counts[failure!] = (counts[failure!] ?? 0) + 1;
+  if (failed.length === 0) return <EmptyState title="No trial has failed" />;
+  const measured = new Set(trials.filter((one) => one.objective && !isAgain(one)).map(({ plan_key }) => plan_key));
+  return (
+    <div class="chart-cards">
+      {failureCounts(counts).map(([cause]) => (
+        <CauseCard key={cause} campaign={campaign} cause={cause} trials={failed.filter(({ failure }) => failure === cause)} measured={measured} advice={data?.advice[cause]} onChange={onChange} />
+      ))}
+      {analysis && <FailureChart analysis={analysis} />}
+    </div>
+  );
+}
+
+interface CauseProps {
+  campaign: CampaignView;
+  cause: Cause;
+  trials: readonly TrialBrief[];
+  /** The plans that were measured in their first run, which alone may run again. */
+  measured: ReadonlySet<string>;
+  advice: Advice | undefined;
+  onChange: () => void;
+}
+
+function CauseCard({ campaign, cause, trials, measured, advice, onChange }: CauseProps) {
+  const [all, showAll] = useState(false);
+  const [log, openLog] = useState<string | null>(null);
+  const [asks, ask] = useState(false);
+  const act = useAct();
+  const key = useRef(newKey());
+  const may = useCan("launch");
+  const changes = useChanges(campaign);
+  const path = `campaigns/${encodeURIComponent(campaign.id)}`;
+  const send = (to: string, done: (answer: { id?: string }) => void) =>
+    act.run(async () => {
+      done(await post<{ id?: string }>(to, { body: {}, idempotencyKey: key.current }));
+      key.current = newKey();
+    });
+  const again = advice?.again ? "Run again" : "Fix and run again";
+  const mayRepeat = may && changes && ["running", "paused", "completed"].includes(campaign.state);
+  return (
+    <Card
+      testid={`cause-${cause}`}
+      title={<><span class={`dot tone-${cause === "oom" ? "oom" : "failed"}`} aria-hidden="true" /> {CAUSE_WORDS[cause]}: {count(trials.length)} {trials.length === 1 ? "trial" : "trials"}</>}
+      aside={may && <Button onClick={() => ask(true)}>{again}</Button>}
+    >
+      <p data-testid="advice">{advice?.words}</p>
+      <TableFrame label={`Trials that ended with ${CAUSE_WORDS[cause]}`} dense>
+        <tbody>
+          {trials.slice(0, all ? trials.length : FIRST).map((trial) => (
+            <tr key={trial.number} data-testid={`failed-${trial.number}`}>
+              <td><a href={href({ page: "trial", id: campaign.id, number: trial.number })}>#{trial.number}</a></td>
+              <td>{settingWords(campaign, trial)}</td>
+              <td>{cause === "oom" && <Predicted campaign={campaign} trial={trial} />}<span class="muted">{trial.reason}</span></td>
+              <td class="row">
+                <Button onClick={() => openLog(`${path}/trials/${trial.number}`)}>Log</Button>
+                {mayRepeat && measured.has(trial.plan_key) && <Button busy={act.busy} onClick={() => void send(`${path}/trials/${trial.number}:rerun`, onChange)}>Run again</Button>}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </TableFrame>
+      {!all && trials.length > FIRST && <Button kind="link" onClick={() => showAll(true)}>All {count(trials.length)} trials</Button>}
+      {log && <LogDialog path={log} onClose={() => openLog(null)} />}
+      {asks && (
+        <Confirm title={again} action="Start a copy of the campaign" busy={act.busy} onClose={() => ask(false)} onConfirm={() => void send(`${path}:clone`, ({ id }) => go(href({ page: "campaign", id: id! })))}>
+          <p>{advice?.words}</p>
+          <p class="muted">{RULE} A copy has the same spec, its program and files as they are then.</p>
+        </Confirm>
+      )}
+      <Trouble act={act} />
+    </Card>
+  );
+}
+
+/** What differs from the baseline, without what follows from it. */
+function settingWords(campaign: CampaignView, trial: TrialBrief): string {
+  const { baseline } = campaign.spec;
+  if (!baseline) return trial.plan_key;
+  const changes = dimensionsOf(campaign).flatMap(({ name }) => {
+    const [before, after] = [valueOf({ ...trial, plan: baseline }, name), valueOf(trial, name)];
+    return before === after || name === "dp" || name === "grad_accum_steps" ? [] : [changeWords({ knob: name, before, after })];
+  });
+  return changes.join(", ") || "the baseline";
+}
+
+/** The predicted peak as a bar, with a mark where the device ends. */
+function Predicted({ campaign, trial }: { campaign: CampaignView; trial: TrialBrief }) {
+  const limit = campaign.spec.cluster.device?.memory_bytes;
+  const peak = trial.expectation?.peak_bytes;
+  if (peak === undefined || limit === undefined) return <div>no prediction of its memory</div>;
+  const most = Math.max(peak, limit);
+  return (
+    <div class="memory">
+      <span class="memory-room" aria-hidden="true">
+        <span class="bar" style={{ width: `${(100 * peak) / most}%` }} />
+        <span class="memory-end" style={{ left: `${(100 * limit) / most}%` }} />
+      </span>
+      predicted {bytes(peak)} of {bytes(limit)}
+    </div>
+  );
+}
+
+function LogDialog({ path, onClose }: { path: string; onClose: () => void }) {
+  const { data, problem } = useResource<TrialView>(path);
+  const last = data?.attempts.at(-1);
+  const where = [last?.failed_rank != null && `rank ${last.failed_rank}`, last?.phase && `in ${last.phase}`].filter(Boolean).join(" ");
+  return (
+    <Dialog title={`Trial ${data?.number ?? ""}: end of the log`} onClose={onClose} wide testid="failure-log">
+      {problem && <ErrorState problem={problem} />}
+      {!data && !problem && <LoadingState />}
+      {where && <p>The failure is of {where}.</p>}
+      {last && <pre class="code-block log-tail" tabIndex={0} aria-label="End of the log">{last.log_tail || "There is no log."}</pre>}
+    </Dialog>
+  );
 }
