@@ -97,7 +97,6 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
       <Chart
         label={`Best so far, ${measured}. ${said.join(". ")}`}
         height={264}
-        rail={visible.some(({ trial }) => trial.objective === null)}
         x={against === "trials" ? whole(xs, "trial") : numbers([0, ...xs], { title: "device-hours", format: short })}
         y={numbers(values, { format: (value, digits) => bareObjective(value, goal.unit, digits), room: 0.04, title: goal.label + (simulated ? ", simulated" : "") })}
         points={reached.map(({ x, trial }) => [x, trial.objective?.value ?? null])}

@@ -36,8 +36,6 @@ interface ChartProps {
   find?: (x: number, y: number, frame: Frame) => number;
   onSelect?: ((x: Stretch, y: Stretch) => void) | undefined;
   onPick?: (index: number) => void;
-  /** Below the plot is a rail of the marks that have only x. */
-  rail?: boolean;
   /** Draws the marks. */
   children: (frame: Frame) => ComponentChildren;
 }
@@ -48,12 +46,14 @@ const RAIL_PX = 16;
 const FAR = 10;
 const STEPS: Readonly<Record<string, number>> = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: FAR, PageDown: -FAR, Home: -Infinity, End: Infinity };
 
-export function Chart({ label, height, x, y, points, describe, reach, find, onSelect, onPick, rail = false, children }: ChartProps) {
+export function Chart({ label, height, x, y, points, describe, reach, find, onSelect, onPick, children }: ChartProps) {
+  // Below the plot is a rail of the marks that have only x.
+  const rail = points.some(([, y]) => y === null);
   const [element, width] = useWidth<HTMLDivElement>();
   const [at, point] = useState<number | null>(null);
   const [held, hold] = useState<number | null>(null);
   const [drag, setDrag] = useState<{ from: Stretch; to: Stretch } | null>(null);
-  const layout = useMemo(() => (width === 0 ? null : layoutOf(x, y, width, height - (rail ? RAIL_PX : 0))), [x, y, width]);
+  const layout = useMemo(() => (width === 0 ? null : layoutOf(x, y, width, height - (rail ? RAIL_PX : 0))), [x, y, width, rail]);
   // What the pointer does draws no mark anew.
   const marks = useMemo(() => layout && children(layout.frame), [layout, children]);
   const frame = layout?.frame;

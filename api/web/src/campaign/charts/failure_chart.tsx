@@ -3,65 +3,44 @@ import type { Analysis } from "../../api/types";
 import { count, share } from "../../format";
 import { Card } from "../../ui/basics";
 import { failureWords } from "../../words";
-import { setConditions, wordOf } from "../data/conditions";
+import { setConditions } from "../data/conditions";
 import { rangeOf } from "../data/filters";
 import { labelOf } from "../data/values";
 import { numbers, whole } from "./axes";
 import { Chart, type Frame } from "./chart";
-import { box, line } from "./marks";
+import { box } from "./marks";
 import { toPixel } from "./scales";
 
 /** Of one window there is nothing to compare. */
 export function FailureChart({ analysis: { failures } }: { analysis: Analysis }) {
-  if (failures.windows.length < 2 || failures.all!.failed === 0) return null;
-  return (
-    <Card title="Failures over time" testid="failures">
-      <Rates failures={failures} />
-    </Card>
-  );
-}
-
-function Rates({ failures }: { failures: Analysis["failures"] }) {
-  const { windows, so_far } = failures;
+  const { windows, by_value, all } = failures;
+  if (windows.length < 2 || all!.failed === 0) return null;
   const describe = (index: number | null) => {
-    const trial = index === null ? undefined : so_far[index]?.trial;
-    const window = trial === undefined ? undefined : windows.find(({ first, last }) => first <= trial && trial <= last);
-    if (window) {
-      const kinds = Object.entries(window.verdicts).map(([verdict, times]) => `${times} ${wordOf(verdict)}`);
-      return `Trials ${window.first} to ${window.last}: ${share(window.rate, 2)} failed (${kinds.join(", ")})`;
-    }
-    const { failed, trials, rate } = failures.all!;
-    return `${count(failed)} of ${count(trials)} trials failed: ${share(rate, 2)}`;
+    const { first, last, failed, trials, rate } = index === null ? all! : windows[index]!;
+    return `Trials ${first} to ${last}: ${count(failed)} of ${count(trials)} failed, ${share(rate, 2)}`;
   };
   const draw = ({ x, y, bottom }: Frame) => {
-    const held = windows.map(({ first, last, rate }) => [toPixel(x, first), toPixel(x, last), toPixel(y, rate)] as const);
-    return (
-      <>
-        <path class="window-area" d={held.map(([from, to, top]) => box(from, top, Math.max(1, to - from), bottom - top)).join("")} />
-        <path class="window-line" d={held.map(([from, to, top]) => line([[from, top], [to, top]])).join("")} />
-        <path class="dark-line" d={line(so_far.map(({ trial, rate }) => [toPixel(x, trial), toPixel(y, rate)]))} />
-      </>
-    );
+    const bars = windows.map(({ first, last, rate }) => {
+      const [from, to, top] = [toPixel(x, first - 0.4), toPixel(x, last + 0.4), toPixel(y, rate)];
+      return box(from, top, to - from, bottom - top);
+    });
+    return <path class="windows" d={bars.join("")} />;
   };
   return (
-    <>
+    <Card title={`Failures in windows of ${windows[0]!.trials} trials`} testid="failures">
       <Chart
-        label={`Failures over time. ${describe(null)}. Last window: ${share(windows.at(-1)?.rate, 2)}.`}
+        label={`Failures over time. ${describe(null)}. Last window: ${share(windows.at(-1)!.rate, 2)}.`}
         height={190}
-        x={whole([...so_far.map(({ trial }) => trial), ...windows.map(({ last }) => last)], "trial")}
-        y={numbers([0.1, ...[...windows, ...so_far].map(({ rate }) => rate)], { format: share, fromZero: true, title: "share of failed trials" })}
-        points={so_far.map(({ trial, rate }) => [trial, rate])}
+        x={whole([0, ...windows.map(({ last }) => last)], "trial")}
+        y={numbers([0.1, ...windows.map(({ rate }) => rate)], { format: share, fromZero: true, title: "share of trials that failed" })}
+        points={windows.map(({ first, last, rate }) => [(first + last) / 2, rate])}
         describe={describe}
         onSelect={(ends) => setConditions({ number: rangeOf(ends, true) })}
       >
         {draw}
       </Chart>
-      <ul class="chart-legend">
-        <li><span class="mark-key window" /> windows of {windows[0]?.trials ?? 10} trials</li>
-        <li><span class="mark-key dark" /> all so far</li>
-      </ul>
-      <ByValue values={failures.by_value} />
-    </>
+      <ByValue values={by_value} />
+    </Card>
   );
 }
 

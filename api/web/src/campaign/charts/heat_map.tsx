@@ -35,7 +35,7 @@ export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }:
       title={`Best by ${x.label} × ${y.label}`}
       testid="heat-map"
       aside={
-        <div class="heat-choice">
+        <div class="row heat-choice">
           <Choice label="Across" value={x} all={dimensions} onChoose={setAcross} />
           <Choice label="Up" value={y} all={dimensions} onChoose={setUp} />
         </div>

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { type Axis, bandMiddle, conditionOf, type Frame, jitter, levelAxis, levelsHeld, linesOf, nearest, positionOn, stretches } from "./parallel";
-import { walk } from "./parallel_axis";
+import { inLines, walk } from "./parallel_axis";
 import { AXES, knobDimension } from "../data/values";
 import { reaching, trial } from "../data/trial.fixture";
 
@@ -80,4 +80,11 @@ test("arrows move what an axis keeps, with Shift they widen it, and Delete clear
   expect(press("ArrowDown", true)).toEqual([0, 2]);
   expect(press("Delete")).toBeNull();
   expect(press("a")).toBeUndefined();
+});
+
+test("a long name is parted in two lines, at a place where words end", () => {
+  expect(inLines("tensor")).toEqual(["tensor"]);
+  expect(inLines("accumulation")).toEqual(["accumulation"]);
+  expect(inLines("first stage less")).toEqual(["first ", "stage less"]);
+  expect(inLines("megatron_overlap_param_gather")).toEqual(["megatron_overlap_", "param_gather"]);
 });

@@ -142,25 +142,14 @@ export function walk(
   steps: number,
 ): [number, number] | null | undefined {
   const within = (step: number) => Math.min(steps - 1, Math.max(0, step));
-  switch (key) {
-    case "ArrowUp":
-    case "ArrowRight":
-      if (first < 0) return [0, 0];
-      return shiftKey ? [first, within(last + 1)] : [within(last + 1), within(last + 1)];
-    case "ArrowDown":
-    case "ArrowLeft":
-      if (first < 0) return [steps - 1, steps - 1];
-      return shiftKey ? [within(first - 1), last] : [within(first - 1), within(first - 1)];
-    case "Home":
-      return [0, shiftKey && first >= 0 ? last : 0];
-    case "End":
-      return [shiftKey && first >= 0 ? first : steps - 1, steps - 1];
-    case "Delete":
-    case "Backspace":
-      return null;
-    case "Escape":
-      return first < 0 ? undefined : null;
-    default:
-      return undefined;
-  }
+  const up = key === "ArrowUp" || key === "ArrowRight";
+  const none = first < 0;
+  if (key === "Delete" || key === "Backspace" || (key === "Escape" && !none)) return null;
+  if (key === "Home") return [0, shiftKey && !none ? last : 0];
+  if (key === "End") return [shiftKey && !none ? first : steps - 1, steps - 1];
+  if (!up && key !== "ArrowDown" && key !== "ArrowLeft") return undefined;
+  if (none) return up ? [0, 0] : [steps - 1, steps - 1];
+  const next = within(up ? last + 1 : first - 1);
+  if (shiftKey) return up ? [first, next] : [next, last];
+  return [next, next];
 }

@@ -1,20 +1,13 @@
-/** The parallel coordinates with what may be chosen about them: which trials are lines, and which dimensions are axes. */
+/** The parallel coordinates with a choice of the dimensions that are axes. */
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
-import { setFilters, useFilter } from "../../filters";
-import { Card, Switch } from "../../ui/basics";
+import { Card } from "../../ui/basics";
 import type { Filters } from "../data/filters";
 import { type Goal, isBetter } from "../data/goal";
 import { ParallelPlot } from "./parallel_plot";
 import type { Dimension } from "../data/values";
 import { useRemembered } from "../data/remembered";
 
-type Lines = "all" | "best";
-
-const LINES: readonly (readonly [Lines, string])[] = [
-  ["all", "all"],
-  ["best", "best 10 %"],
-];
 /** Above that many, lines cover each other: the best tenth says more. */
 const MANY = 1000;
 /** More axes are not read. */
@@ -30,20 +23,16 @@ interface ParallelCardProps {
 }
 
 export function ParallelCard({ campaign, goal, varied, trials, filters }: ParallelCardProps) {
-  const [chosen] = useFilter("lines");
   const [asked, ask] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.axes.asked", {});
   const ended = useMemo(() => trials.filter((trial) => trial.verdict !== null && trial.verdict !== "cancelled"), [trials]);
-  const lines = LINES.find(([name]) => name === chosen)?.[0] ?? (ended.length > MANY ? "best" : "all");
-  const drawn = useMemo(() => (lines === "all" ? ended : bestOf(ended, goal)), [ended, lines, goal]);
+  const drawn = useMemo(() => (ended.length > MANY ? bestOf(ended, goal) : ended), [ended, goal]);
   const dimensions = useMemo(() => varied.filter(({ name }, at) => asked[name] ?? at < MOST_AXES), [varied, asked]);
   return (
     <Card
-      title="Parallel coordinates"
+      title={drawn === ended ? "Parallel coordinates" : "Parallel coordinates of the best tenth"}
       testid="parallel"
       class="wide"
       aside={
-        <>
-          <Switch label="Lines" options={LINES} value={lines} onChange={(name) => setFilters({ lines: name })} testid="lines" />
           <details class="menu">
             <summary class="button">Axes{dimensions.length < varied.length && ` (${dimensions.length} of ${varied.length})`}</summary>
             <div class="menu-inside">
@@ -59,7 +48,6 @@ export function ParallelCard({ campaign, goal, varied, trials, filters }: Parall
               ))}
             </div>
           </details>
-        </>
       }
     >
       <ParallelPlot campaign={campaign} goal={goal} dimensions={dimensions} trials={ended} drawn={drawn} filters={filters} />

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
-import { bytes, number, share, stepTime } from "../../format";
+import { bytes, duration, number, share, short, stepTime } from "../../format";
 import { byteNumbers, doublings, levels, numbers, times, whole } from "./axes";
-import { apart, inWords, LETTER_PX, linear, logarithmic, logTicks, type Scale, ticks, toPixel, toValue } from "./scales";
+import { apart, inWords, LETTER_PX, linear, logarithmic, type Scale, ticks, toPixel, toValue } from "./scales";
 
 const words = (axis: ReturnType<typeof numbers>, about = 6) => axis.ticks(axis.scale(0, 300), about).map(([, text]) => text);
 
@@ -40,11 +40,8 @@ test("ticks have as many digits as tell them apart, and no zeros that say nothin
 test.each([
   [linear(0, 3000, 40, 350)],
   [linear(1_000_000, 1_000_900, 40, 350)],
-  [logarithmic(1e-6, 1e6, 40, 350)],
-  [logarithmic(90, 370, 40, 350)],
 ])("no two ticks overlap or read alike: %o", (scale: Scale) => {
-  const values = scale.log ? logTicks(scale.low, scale.high, 6) : ticks(scale.low, scale.high, 6);
-  const kept = apart(inWords(values, number), scale);
+  const kept = apart(inWords(ticks(scale.low, scale.high, 6), number), scale);
   expect(kept.length).toBeGreaterThan(1);
   kept.slice(1).forEach(([at, text], index) => {
     const [before, said] = kept[index]!;
@@ -60,8 +57,27 @@ test("degrees and nodes have ticks where they occur; levels lie side by side", (
   expect(toPixel(axis.scale(0, 300), 1)).toBe(150);
 });
 
-test("an axis of no values has no ticks, and one with 0 is not on a log scale", () => {
+test.each([
+  ["times", times, [[0, 240], [150, 260], [3590, 3700], [0, 93_000], [86_000, 90_000]]],
+  ["bytes", byteNumbers, [[0, 3], [2 ** 33, 2 ** 33 + 2 ** 20], [0, 2 ** 45]]],
+  ["shares", (ends: number[]) => numbers(ends, { format: share }), [[0, 1e-5], [0.998, 0.9999], [0, 1]]],
+  ["counts", (ends: number[]) => whole(ends, "trial"), [[0, 1], [99_990, 100_010]]],
+  ["short numbers", (ends: number[]) => numbers(ends, { format: short }), [[1_234_000, 1_234_900], [0, 40]]],
+])("no two ticks of %s read alike, however many there is room for", (_, axis, ranges) => {
+  for (const ends of ranges) {
+    for (const about of [1, 2, 3, 5, 8, 13]) {
+      const found = words(axis(ends), about);
+      expect(found.length).toBeGreaterThan(0);
+      expect(new Set(found).size, `${ends} ${found}`).toBe(found.length);
+    }
+  }
+});
+
+test("where no digits tell ticks apart, fewer are drawn", () => {
+  expect(inWords([150, 180, 210, 240, 270], (value) => duration(value)).map(([, text]) => text)).toEqual(["3 min", "4 min", "5 min"]);
+  expect(inWords([1, 1.1, 1.2], () => "1")).toEqual([[1, "1"]]);
+});
+
+test("an axis of no values has no ticks", () => {
   expect(words(numbers([]))).toEqual([]);
-  expect(numbers([0, 10], { log: true }).scale(0, 1).log).toBe(false);
-  expect(numbers([1, 10], { log: true }).scale(0, 1).log).toBe(true);
 });

@@ -91,7 +91,7 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
       aside={
         <details class="menu">
           <summary class="button">Axes</summary>
-          <div class="menu-inside pairs">
+          <div class="menu-inside">
             <AxisChoice label="Up" value={up} all={quantities} onChoose={setLeft} />
             <AxisChoice label="Across" value={across} all={quantities} onChoose={setBelow} />
           </div>
@@ -106,7 +106,6 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
         points={visible.map((dot) => [dot.x, dot.y])}
         describe={describe}
         reach={12}
-        rail={visible.some((dot) => dot.y === null)}
         onSelect={(one, other) => setConditions({ [across.name]: x.keep(one), [up.name]: y.keep(other) })}
         onPick={(at) => go(href({ page: "trial", id: campaign.id, number: visible[at]!.trial.number }))}
       >

@@ -3,7 +3,7 @@ import { useRef, useState } from "preact/hooks";
 import { useAct } from "../../api/act";
 import { newKey, post } from "../../api/client";
 import { useResource } from "../../api/resource";
-import { useCan, useChanges } from "../../api/session";
+import { useCan } from "../../api/session";
 import type { Advice, Analysis, CampaignView, Cause, RegistryView, TrialBrief, TrialView } from "../../api/types";
 import { bytes, count } from "../../format";
 import { go, href } from "../../router";
@@ -14,7 +14,6 @@ import { TableFrame } from "../../ui/table";
 import { CAUSE_WORDS, failureCounts } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
 import { changeWords } from "../charts/names";
-import { isAgain } from "../data/goal";
 import { dimensionsOf, valueOf } from "../data/values";
 
 export interface FailuresTabProps {
@@ -25,19 +24,18 @@ export interface FailuresTabProps {
 }
 
 const FIRST = 8;
-const RULE = "A setting that was never measured is not run again in its campaign.";
+const RULE = "Only a setting that was measured is run again in its campaign, from the page of its trial.";
 
-export function FailuresTab({ campaign, trials, analysis, onChange }: FailuresTabProps) {
+export function FailuresTab({ campaign, trials, analysis }: FailuresTabProps) {
   const { data } = useResource<RegistryView>("registry");
   const failed = trials.filter(({ failure }) => failure !== null);
   const counts: Partial<Record<Cause, number>> = {};
   for (const { failure } of failed) counts[failure!] = (counts[failure!] ?? 0) + 1;
   if (failed.length === 0) return <EmptyState title="No trial has failed" />;
-  const measured = new Set(trials.filter((one) => one.objective && !isAgain(one)).map(({ plan_key }) => plan_key));
   return (
     <div class="chart-cards">
       {failureCounts(counts).map(([cause]) => (
-        <CauseCard key={cause} campaign={campaign} cause={cause} trials={failed.filter(({ failure }) => failure === cause)} measured={measured} advice={data?.advice[cause]} onChange={onChange} />
+        <CauseCard key={cause} campaign={campaign} cause={cause} trials={failed.filter(({ failure }) => failure === cause)} advice={data?.advice[cause]} />
       ))}
       {analysis && <FailureChart analysis={analysis} />}
     </div>
@@ -48,28 +46,23 @@ interface CauseProps {
   campaign: CampaignView;
   cause: Cause;
   trials: readonly TrialBrief[];
-  /** The plans that were measured in their first run, which alone may run again. */
-  measured: ReadonlySet<string>;
   advice: Advice | undefined;
-  onChange: () => void;
 }
 
-function CauseCard({ campaign, cause, trials, measured, advice, onChange }: CauseProps) {
+function CauseCard({ campaign, cause, trials, advice }: CauseProps) {
   const [all, showAll] = useState(false);
   const [log, openLog] = useState<string | null>(null);
   const [asks, ask] = useState(false);
   const act = useAct();
   const key = useRef(newKey());
   const may = useCan("launch");
-  const changes = useChanges(campaign);
   const path = `campaigns/${encodeURIComponent(campaign.id)}`;
-  const send = (to: string, done: (answer: { id?: string }) => void) =>
+  const copy = () =>
     act.run(async () => {
-      done(await post<{ id?: string }>(to, { body: {}, idempotencyKey: key.current }));
-      key.current = newKey();
+      const { id } = await post<CampaignView>(`${path}:clone`, { body: {}, idempotencyKey: key.current });
+      go(href({ page: "campaign", id }));
     });
   const again = advice?.again ? "Run again" : "Fix and run again";
-  const mayRepeat = may && changes && ["running", "paused", "completed"].includes(campaign.state);
   return (
     <Card
       testid={`cause-${cause}`}
@@ -84,10 +77,7 @@ function CauseCard({ campaign, cause, trials, measured, advice, onChange }: Caus
               <td><a href={href({ page: "trial", id: campaign.id, number: trial.number })}>#{trial.number}</a></td>
               <td>{settingWords(campaign, trial)}</td>
               <td>{cause === "oom" && <Predicted campaign={campaign} trial={trial} />}<span class="muted">{trial.reason}</span></td>
-              <td class="row">
-                <Button onClick={() => openLog(`${path}/trials/${trial.number}`)}>Log</Button>
-                {mayRepeat && measured.has(trial.plan_key) && <Button busy={act.busy} onClick={() => void send(`${path}/trials/${trial.number}:rerun`, onChange)}>Run again</Button>}
-              </td>
+              <td><Button onClick={() => openLog(`${path}/trials/${trial.number}`)}>Log</Button></td>
             </tr>
           ))}
         </tbody>
@@ -95,7 +85,7 @@ function CauseCard({ campaign, cause, trials, measured, advice, onChange }: Caus
       {!all && trials.length > FIRST && <Button kind="link" onClick={() => showAll(true)}>All {count(trials.length)} trials</Button>}
       {log && <LogDialog path={log} onClose={() => openLog(null)} />}
       {asks && (
-        <Confirm title={again} action="Start a copy of the campaign" busy={act.busy} onClose={() => ask(false)} onConfirm={() => void send(`${path}:clone`, ({ id }) => go(href({ page: "campaign", id: id! })))}>
+        <Confirm title={again} action="Start a copy of the campaign" busy={act.busy} onClose={() => ask(false)} onConfirm={() => void copy()}>
           <p>{advice?.words}</p>
           <p class="muted">{RULE} A copy has the same spec, its program and files as they are then.</p>
         </Confirm>
