@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 from service_lab import ServiceLab
+from specs import tiny
 
 pytestmark = pytest.mark.timeout(300)
 WIDTHS = {"wide": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
@@ -47,6 +48,17 @@ OVER_DOTS = """
 """
 
 
+# Its jobs run wherever who asks for them likes, two at a time.
+ASKED = tiny(
+    name="asked",
+    space={"micro_batch_size": [1, 2, 4], "zero_stage": [0]},
+    runner="external",
+    trial={"time_limit_s": 1e9},
+    parallel=2,
+    budget={"trials": 2},
+)
+
+
 @pytest.fixture(scope="module")
 def campaign(service: ServiceLab) -> str:
     return service.completed(SPEC)
@@ -68,7 +80,7 @@ def opened(open_page: Callable[..., Page], service: ServiceLab) -> Callable[...,
     def fresh(campaign: str, query: str = "", **look: Any) -> Page:
         page = open_page(**look)
         page.add_init_script(f"localStorage.setItem('meshtune.token', '{service.token}')")
-        page.goto(f"{service.url}/#/campaigns/{campaign}{query}")
+        page.goto(f"{service.url}/#/campaigns/{campaign}?tab=charts{query}")
         expect(chart(page, "best-so-far")).to_be_visible()
         return page
 
@@ -102,7 +114,10 @@ def test_the_baseline_and_what_was_found_lie_over_the_dots_and_are_named(opened,
 
 def test_what_no_device_measured_is_never_called_measured(opened, campaign):
     page = opened(campaign)
-    for card in ("best-so-far", "heat-map", "scatter", "parallel", "timeline"):
+    # Its trials ran in no time of theirs, so there is nothing to see of when.
+    expect(page.get_by_test_id("sensitivity").get_by_role("listitem").first).to_be_visible()
+    expect(page.get_by_test_id("timeline")).to_have_count(0)
+    for card in ("best-so-far", "heat-map", "scatter", "parallel"):
         expect(page.get_by_test_id(card)).to_be_visible()
         shown = page.get_by_test_id(card)
         words = shown.inner_text() + " ".join(
@@ -113,31 +128,20 @@ def test_what_no_device_measured_is_never_called_measured(opened, campaign):
         expect(page.get_by_test_id(card).locator(".y-title")).to_contain_text("simulated")
 
 
-@pytest.mark.long
-def test_a_log_scale_stays_in_the_address(opened, campaign):
-    page = opened(campaign)
-    ticks = page.get_by_test_id("best-so-far").locator(".y-ticks text")
-    gaps = "(all) => all.slice(1).map((one, at) => Math.abs(one.getAttribute('y') - all[at].getAttribute('y')))"
-    linear = ticks.evaluate_all(gaps)
-    assert max(linear) - min(linear) < 0.01
-    page.get_by_role("button", name="log scale").click()
-    log = ticks.evaluate_all(gaps)
-    assert max(log) - min(log) > 1
-    page.reload()
-    expect(page.get_by_role("button", name="log scale")).to_have_attribute("aria-pressed", "true")
-
-
 def test_any_number_can_be_an_axis_and_outcomes_are_told_by_shape(opened, campaign, trials):
     page = opened(campaign)
     scatter = page.get_by_test_id("scatter")
     scatter.get_by_text("Axes").click()
     scatter.get_by_label("Across axis").select_option("tp")
     scatter.get_by_label("Up axis").select_option("number")
-    expect(scatter.get_by_role("heading")).to_have_text("trial against tp")
+    expect(scatter.get_by_role("heading")).to_have_text("trial against tensor")
     assert said(scatter.locator(".x-ticks text")) == ["1", "2", "4", "8"]
-    for verdict, times in Counter(trial["verdict"] for trial in trials).items():
+    # One legend is of all charts of dots.
+    legend = page.get_by_test_id("best-so-far").locator(".chart-legend")
+    first = [trial["verdict"] for trial in trials if trial["origin"] != "confirmation"]
+    for verdict, times in Counter(first).items():
         expect(scatter.get_by_test_id(f"dots-{verdict}")).to_have_attribute("data-marks", str(times))
-        expect(scatter.locator(".chart-legend")).to_contain_text(f"{times} {verdict.replace('oom', 'out of memory')}")
+        expect(legend).to_contain_text(f"{times} {verdict.replace('oom', 'out of memory').replace('ok', 'simulated')}")
     shapes = {
         re.sub(r"M[-\d. ]+", "", scatter.get_by_test_id(f"dots-{verdict}").get_attribute("d") or "M")[:8]
         for verdict in ("ok", "oom")
@@ -159,19 +163,56 @@ def test_any_number_can_be_an_axis_and_outcomes_are_told_by_shape(opened, campai
     page.mouse.up()
     expect(page.get_by_test_id("condition-tp")).to_contain_text("4 to 8")
     page.reload()
-    expect(scatter.get_by_role("heading")).to_have_text("tokens/s per device against tp")
+    expect(scatter.get_by_role("heading")).to_have_text("tokens/s per device against tensor")
     expect(page.get_by_test_id("condition-tp")).to_be_visible()
 
 
-def test_a_slice_holds_another_dimension_and_out_of_memory_is_hatched_and_said(opened, campaign, trials):
+def test_failures_lie_on_a_rail_and_second_runs_are_hollow(opened, campaign, trials):
+    page = opened(campaign)
+    failed = sum(trial["objective"] is None for trial in trials)
+    again = sum(trial["origin"] == "confirmation" for trial in trials)
+    assert failed
+    assert again
+    best, scatter = page.get_by_test_id("best-so-far"), page.get_by_test_id("scatter")
+    scatter.get_by_text("Axes").click()
+    scatter.get_by_label("Across axis").select_option("number")
+    for card in (best, scatter):
+        rail = float(card.get_by_test_id("rail").locator("line").get_attribute("y1") or "nan")
+        heights = re.findall(r"M[\d.]+ ([\d.]+)", card.get_by_test_id("dots-oom").get_attribute("d") or "")
+        assert len(heights) == failed
+        assert {abs(float(height) - rail) < 0.1 for height in heights} == {True}
+        expect(card.get_by_test_id("dots-again")).to_have_attribute("data-marks", str(again))
+        filled = card.get_by_test_id("dots-again").evaluate("(path) => getComputedStyle(path).fill")
+        assert filled == "none"
+    expect(best.locator(".chart-legend")).to_contain_text(f"{again} second runs")
+    # The same for the keyboard: a failure is in words.
+    number = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
+    axis = chart(page, "best-so-far")
+    axis.focus()
+    axis.press("Home")
+    for _ in range(number):
+        axis.press("ArrowRight")
+    assert f"trial {number}: out of memory" in (axis.get_attribute("aria-valuetext") or "")
+
+
+def test_cells_are_of_what_matters_most_and_out_of_memory_is_hatched_and_said(opened, service, campaign, trials):
     page = opened(campaign)
     heat = page.get_by_test_id("heat-map")
-    heat.get_by_text("Slice").click()
-    heat.get_by_label("mbs").select_option("4")
+    important = service.call("GET", f"/v1/campaigns/{campaign}/analysis")["sensitivity"]["importances"]
+    assert [one["knob"] for one in important[:2]] == ["tp", "micro_batch_size"], "the spec tells another story now"
+    expect(heat.get_by_role("heading")).to_have_text("Best by tensor \u00d7 micro-batch")
+    options = heat.get_by_label("Across").locator("option").all_inner_texts()
+    assert options[:2] == ["tensor", "micro-batch"]
+    expect(heat.get_by_label("Across")).to_have_attribute("title", "tp: tensor parallel degree")
+    page.get_by_test_id("scatter").get_by_text("Axes").click()
+    listed = page.get_by_test_id("scatter").get_by_label("Across axis").locator("option").all_inner_texts()
+    assert listed.index("tensor") < listed.index("micro-batch") < listed.index("pipeline")
+    # A filter holds another dimension at a value.
+    heat.get_by_label("Up").select_option("pp")
+    page.get_by_test_id("axis-micro_batch_size").get_by_role("slider").press("End")
     held = [trial for trial in trials if trial["plan"]["micro_batch_size"] == 4]
     cells = {(trial["plan"]["tp"], trial["plan"]["pp"]) for trial in held}
     expect(heat.locator("[data-testid^=cell-]")).to_have_count(len(cells))
-    expect(page.get_by_test_id("heat-note")).to_contain_text("only with mbs 4")
     hatched = 0
     for tp, pp in cells:
         own = [trial["verdict"] for trial in held if (trial["plan"]["tp"], trial["plan"]["pp"]) == (tp, pp)]
@@ -180,34 +221,32 @@ def test_a_slice_holds_another_dimension_and_out_of_memory_is_hatched_and_said(o
             hatched += 1
             expect(cell).to_contain_text("OOM")
             assert "gradient" in cell.evaluate("(cell) => getComputedStyle(cell).backgroundImage")
+        else:
+            expect(cell).to_have_attribute("title", re.compile("^best tokens/s per device [0-9]"))
         expect(cell).to_have_attribute("title", re.compile(rf"{len(own)} trials?, {own.count('oom')} out of memory"))
     assert hatched
-    page.reload()
-    expect(page.get_by_test_id("heat-note")).to_contain_text("only with mbs 4")
-    heat.get_by_text("Slice (1)").click()
-    heat.get_by_label("mbs").select_option("best of all")
-    expect(heat.locator("[data-testid^=cell-]")).to_have_count(
-        len({(one["plan"]["tp"], one["plan"]["pp"]) for one in trials})
-    )
 
 
-def test_the_timeline_has_every_trial_and_leads_to_it_by_keyboard(opened, campaign, trials):
-    page = opened(campaign)
+def test_the_timeline_has_every_trial_of_parallel_jobs_and_leads_to_it_by_keyboard(opened, service):
+    id = service.call("POST", "/v1/campaigns", ASKED)["id"]
+    given = [service.call("POST", f"/v1/campaigns/{id}:suggest", {"wait_s": 20})["suggestions"] for _ in range(2)]
+    told = ({"step_times_s": [0.2, 0.21, 0.2]}, {"verdict": "oom"})
+    for (one,), end in zip(given, told, strict=True):
+        service.call("POST", f"/v1/campaigns/{id}/trials/{one['trial']}:complete", end)
+    page = opened(id)
     timeline = page.get_by_test_id("timeline")
-    for verdict, times in Counter(trial["verdict"] for trial in trials).items():
-        expect(timeline.get_by_test_id(f"ran-{verdict}")).to_have_attribute("data-marks", str(times))
-    fills = {
-        timeline.get_by_test_id(f"ran-{verdict}").evaluate("(path) => getComputedStyle(path).fill")
-        for verdict in ("ok", "oom")
-    }
-    assert len(fills) == 2
-    assert any("hatch" in fill for fill in fills)
+    for verdict in ("ok", "oom"):
+        expect(timeline.get_by_test_id(f"dots-{verdict}")).to_have_attribute("data-marks", "1")
+    expect(timeline.locator(".y-ticks text")).to_have_text(["slot 2", "slot 1"])
+    ticks = said(timeline.locator(".x-ticks text"))
+    assert len(ticks) > 1
+    assert len(set(ticks)) == len(ticks)
     axis = chart(page, "timeline")
     axis.focus()
     axis.press("Home")
-    assert (axis.get_attribute("aria-valuetext") or "").startswith("#0 ")
+    assert (axis.get_attribute("aria-valuetext") or "").startswith("#")
     axis.press("Enter")
-    page.wait_for_url(re.compile(r"/trials/0$"))
+    page.wait_for_url(re.compile(r"/trials/\d+$"))
 
 
 def test_arrow_keys_go_through_a_chart_and_shift_marks_a_stretch(opened, campaign, trials):
@@ -226,12 +265,14 @@ def test_arrow_keys_go_through_a_chart_and_shift_marks_a_stretch(opened, campaig
     assert f"trial {trials[-1]['number']}" in (best.get_attribute("aria-valuetext") or "")
 
 
-def test_a_parallel_plot_is_drawn_with_one_trial_and_says_why_it_is_empty(opened, service, campaign):
+def test_what_is_empty_has_no_card_and_a_plot_says_why_it_is_empty(opened, service, campaign):
     alone = service.completed({**SPEC, "name": "alone", "budget": {"trials": 1}, "confirm": 0})
     page = opened(alone)
-    expect(page.get_by_test_id("parallel").locator("[data-lines]").first).to_have_attribute("data-lines", "1")
-    expect(page.get_by_test_id("axis-tp")).to_be_visible()
-    page = opened(campaign, "?text=no-such-plan")
+    expect(page.get_by_test_id("scatter")).to_be_visible()
+    expect(page.get_by_test_id("sensitivity").get_by_role("status")).to_have_count(0)
+    for card in ("parallel", "heat-map", "timeline"):
+        expect(page.get_by_test_id(card)).to_have_count(0)
+    page = opened(campaign, "&text=no-such-plan")
     expect(page.get_by_test_id("no-lines")).to_have_text("No trial passes the filters.")
 
 
@@ -246,8 +287,7 @@ def test_a_parallel_plot_is_drawn_with_one_trial_and_says_why_it_is_empty(opened
 )
 def test_ticks_are_readable_and_what_one_points_at_moves_nothing(opened, campaign, width, theme):
     page = opened(campaign, viewport=WIDTHS[width], theme=theme)
-    expect(page.get_by_test_id("failures").locator("svg")).to_be_visible()
-    for card in ("best-so-far", "scatter", "timeline", "failures"):
+    for card in ("best-so-far", "scatter"):
         for side in (".x-ticks", ".y-ticks"):
             ticks = page.get_by_test_id(card).locator(side)
             ticks.scroll_into_view_if_needed()

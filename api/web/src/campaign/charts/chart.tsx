@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import type { Axis } from "./axes";
 import { box } from "./marks";
-import { apart, LETTER_PX, type Scale, type Tick, toPixel, toValue } from "./scales";
+import { apart, BOLD_PX, LETTER_PX, type Scale, type Tick, toPixel, toValue } from "./scales";
 import { useWidth } from "./width";
 
 /** Where the marks are, in pixels. */
@@ -222,8 +222,9 @@ function Axes({ frame, x: xTicks, y: yTicks, across, up, height, rail }: AxesPro
 
 /** Words beside a mark, readable over other marks; to the left of it where there is no room to its right. */
 export function Label({ x, y, frame, children }: { x: number; y: number; frame: Frame; children: string }) {
-  const left = x + 8 + children.length * LETTER_PX > frame.right;
+  const long = children.length * BOLD_PX;
+  const left = x + 8 + long > frame.right;
   return (
-    <text class="mark-label" x={left ? x - 8 : x + 8} y={Math.max(frame.top + 6, y)} text-anchor={left ? "end" : "start"}>{children}</text>
+    <text class="mark-label" x={left ? Math.max(x - 8, frame.left + long) : x + 8} y={Math.max(frame.top + 6, y)} text-anchor={left ? "end" : "start"}>{children}</text>
   );
 }

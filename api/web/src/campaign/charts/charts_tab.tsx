@@ -43,13 +43,13 @@ export function ChartsTab({ campaign, goal, dimensions, varied, differing, trial
   }
   return (
     <div class="chart-cards" data-testid="charts">
-      <div class="chart-row main">
+      <div class="chart-row">
         <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} simulated={made} />
         <SensitivityCard analysis={analysis} dimensions={dimensions} />
       </div>
       {own.length > 1 && <ParallelCard campaign={campaign.id} goal={goal} varied={own} trials={trials} filters={filters} />}
       <div class="chart-row">
-        {all.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={made} />}
+        {own.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={made} />}
         <Scatter campaign={campaign} goal={goal} dimensions={all} trials={trials} shown={shownSet} simulated={made} />
       </div>
       {!made && <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />}

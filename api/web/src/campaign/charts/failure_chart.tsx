@@ -11,6 +11,8 @@ import { Chart, type Frame } from "./chart";
 import { box } from "./marks";
 import { toPixel } from "./scales";
 
+const MOST_VALUES = 8;
+
 /** Of one window there is nothing to compare. */
 export function FailureChart({ analysis: { failures } }: { analysis: Analysis }) {
   const { windows, by_value, all } = failures;
@@ -44,16 +46,16 @@ export function FailureChart({ analysis: { failures } }: { analysis: Analysis })
   );
 }
 
-/** Of the knobs under which some trial failed. */
+/** The values of knobs under which most trials failed. */
 function ByValue({ values }: { values: Analysis["failures"]["by_value"] }) {
-  const failing = new Set(values.filter(({ failed }) => failed > 0).map(({ knob }) => knob));
-  const shown = values.filter(({ knob, trials }) => failing.has(knob) && trials > 0);
-  if (shown.length === 0) return null;
+  const rate = ({ failed, trials }: (typeof values)[number]) => failed / trials;
+  const failing = values.filter(({ failed }) => failed > 0).sort((a, b) => rate(b) - rate(a));
+  if (failing.length === 0) return null;
   return (
     <ul class="effects small" data-testid="failures-by-value">
-      {shown.map(({ knob, value, trials, failed, causes }) => (
+      {failing.slice(0, MOST_VALUES).map(({ knob, value, trials, failed, causes }) => (
         <li key={`${knob}=${value}`}>
-          {labelOf(knob)} {String(value)}: {count(failed)} of {count(trials)} failed{failed > 0 && ` (${failureWords(causes)})`}
+          {labelOf(knob)} {String(value)}: {count(failed)} of {count(trials)} failed ({failureWords(causes)})
         </li>
       ))}
     </ul>

@@ -47,7 +47,9 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
   const [below, setBelow] = useFilter("below");
   const [left, setLeft] = useFilter("left");
   const chosen = (name: string, first: string) => quantities.find((one) => one.name === name) ?? quantities.find((one) => one.name === first)!;
-  const [across, up] = [chosen(below, "memory"), chosen(left, "objective")];
+  // Not every job says its memory.
+  const first = trials.some((trial) => trial.peak_memory_bytes !== null) ? "memory" : "number";
+  const [across, up] = [chosen(below, first), chosen(left, "objective")];
   const limit = across.name.endsWith("memory") ? (campaign.spec.cluster.device?.memory_bytes ?? null) : null;
   const x = sideOf(across, trials, goal, limit, simulated);
   const y = sideOf(up, trials, goal, null, simulated);

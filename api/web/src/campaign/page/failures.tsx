@@ -14,7 +14,7 @@ import { TableFrame } from "../../ui/table";
 import { CAUSE_WORDS, failureCounts } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
 import { changeWords } from "../charts/names";
-import { dimensionsOf, valueOf } from "../data/values";
+import { dimensionsOf, INACTIVE, valueOf } from "../data/values";
 
 export interface FailuresTabProps {
   campaign: CampaignView;
@@ -24,6 +24,7 @@ export interface FailuresTabProps {
 }
 
 const FIRST = 8;
+const FOLLOW = ["dp", "grad_accum_steps"];
 const RULE = "Only a setting that was measured is run again in its campaign, from the page of its trial.";
 
 export function FailuresTab({ campaign, trials, analysis }: FailuresTabProps) {
@@ -101,7 +102,7 @@ function settingWords(campaign: CampaignView, trial: TrialBrief): string {
   if (!baseline) return trial.plan_key;
   const changes = dimensionsOf(campaign).flatMap(({ name }) => {
     const [before, after] = [valueOf({ ...trial, plan: baseline }, name), valueOf(trial, name)];
-    return before === after || name === "dp" || name === "grad_accum_steps" ? [] : [changeWords({ knob: name, before, after })];
+    return before === after || after === INACTIVE || FOLLOW.includes(name) ? [] : [changeWords({ knob: name, before, after })];
   });
   return changes.join(", ") || "the baseline";
 }
