@@ -1,25 +1,19 @@
-/** What the campaign had found after each trial, or after each device-hour: fastest once so far, with what is recommended
+/** What the campaign had found after each trial: fastest once so far, with what is recommended
  * and what was confirmed as points, and the baseline over all of them. */
-import { useState } from "preact/hooks";
 import type { CampaignView, TrialBrief } from "../../api/types";
-import { bareObjective, number, short } from "../../format";
+import { bareObjective } from "../../format";
 import { go, href } from "../../router";
-import { Card, Switch } from "../../ui/basics";
+import { Card } from "../../ui/basics";
 import { setConditions, wordOf } from "../data/conditions";
 import { rangeOf } from "../data/filters";
 import type { Goal } from "../data/goal";
-import { type Against, bestSoFar, type Reached } from "../data/progress";
+import { bestSoFar, type Reached } from "../data/progress";
 import { outcomeOf } from "../data/values";
 import { numbers, whole } from "./axes";
 import { Chart, type Frame, Label, onRail } from "./chart";
 import { box, marks, type Point, steps } from "./marks";
 import { Dots, OutcomeLegend } from "./outcomes";
 import { toPixel } from "./scales";
-
-const AGAINST: readonly (readonly [Against, string])[] = [
-  ["trials", "by trial"],
-  ["device_hours", "by device-hour"],
-];
 
 interface BestChartProps {
   campaign: CampaignView;
@@ -31,8 +25,7 @@ interface BestChartProps {
 }
 
 export function BestChart({ campaign, goal, trials, shown, simulated }: BestChartProps) {
-  const [against, setAgainst] = useState<Against>("trials");
-  const reached = bestSoFar(trials, goal, against);
+  const reached = bestSoFar(trials, goal, "trials");
   const baseline = campaign.summary.baseline?.objective.value ?? null;
   const winners = namedOf(campaign);
   const measured = simulated ? "simulated" : "measured";
@@ -42,7 +35,7 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
     if (!one?.best) return `Nothing was ${measured} yet.`;
     const { trial } = one;
     const own = index === null ? "" : ` · trial ${trial.number}: ${trial.objective ? words(trial.objective.value) : wordOf(outcomeOf(trial))}`;
-    return `Fastest once until ${against === "trials" ? `trial ${trial.number}` : `${number(one.x)} device-hours`}: ${words(one.best.value)}${own}`;
+    return `Fastest once until trial ${trial.number}: ${words(one.best.value)}${own}`;
   };
   const visible = reached.filter(({ trial }) => shown.has(trial));
   const values = [...reached.flatMap(({ trial, best }) => [trial.objective?.value, best?.value]), baseline, ...winners.map(({ value }) => value)].filter((value) => value != null);
@@ -71,7 +64,7 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
           <g data-testid="baseline-line">
             <path class="halo" d={across} />
             <path class="baseline" d={across} />
-            <text class="mark-label" x={frame.left + 4} y={level - 5}>baseline {bareObjective(baseline, goal.unit)}</text>
+            <text class="mark-label" x={frame.right} y={level - 5} text-anchor="end">baseline {bareObjective(baseline, goal.unit)}</text>
           </g>
         )}
         {winners.map(({ words, trial, value }) => {
@@ -89,19 +82,15 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
     );
   };
   return (
-    <Card
-      title="Best so far"
-      testid="best-so-far"
-      aside={<Switch label="Horizontal axis" options={AGAINST} value={against} onChange={setAgainst} testid="against" />}
-    >
+    <Card title="Best so far" testid="best-so-far">
       <Chart
         label={`Best so far, ${measured}. ${said.join(". ")}`}
         height={264}
-        x={against === "trials" ? whole(xs, "trial") : numbers([0, ...xs], { title: "device-hours", format: short })}
+        x={whole(xs, "trial")}
         y={numbers(values, { format: (value, digits) => bareObjective(value, goal.unit, digits), room: 0.04, title: goal.label + (simulated ? ", simulated" : "") })}
         points={reached.map(({ x, trial }) => [x, trial.objective?.value ?? null])}
         describe={describe}
-        onSelect={against === "trials" ? (ends) => setConditions({ number: rangeOf(ends, true) }) : undefined}
+        onSelect={(ends) => setConditions({ number: rangeOf(ends, true) })}
         onPick={(index) => go(href({ page: "trial", id: campaign.id, number: reached[index]!.trial.number }))}
       >
         {draw}

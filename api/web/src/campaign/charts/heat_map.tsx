@@ -7,10 +7,10 @@ import { useFilter } from "../../filters";
 import { Card } from "../../ui/basics";
 import { type Cell, cellsOf } from "../data/cells";
 import { setConditions } from "../data/conditions";
-import { type Condition, type Filters, written } from "../data/filters";
+import type { Condition, Filters } from "../data/filters";
 import { type Goal, merit } from "../data/goal";
 import type { Dimension } from "../data/values";
-import { rampStep } from "./ramp";
+import { rampStep } from "./marks";
 import { extent } from "./scales";
 
 interface HeatMapProps {
@@ -125,7 +125,5 @@ function exactly(value: Cell["x"]): Condition {
 
 /** True where the filters keep both dimensions to those of the cell. */
 function isOnly({ on }: Filters, x: Dimension, y: Dimension, cell: Cell): boolean {
-  const only = (condition: Condition | undefined, value: Cell["x"]) =>
-    condition !== undefined && written(x.name, condition).join() === written(x.name, exactly(value)).join();
-  return only(on[x.name], cell.x) && only(on[y.name], cell.y);
+  return JSON.stringify([on[x.name], on[y.name]]) === JSON.stringify([exactly(cell.x), exactly(cell.y)]);
 }

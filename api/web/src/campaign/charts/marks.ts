@@ -43,3 +43,8 @@ export const SHAPES: Readonly<Partial<Record<Verdict, Shape>>> = { ok: "disc", o
 export function shapeOf(outcome: string): Shape {
   return SHAPES[outcome as Verdict] ?? (["planned", "submitted", "running"].includes(outcome) ? "plus" : "triangle");
 }
+
+/** The step of the ramp, `--ramp-1` to `--ramp-5` of theme.css, for a merit of 0 (worst) to 1 (best). */
+export function rampStep(merit: number): number {
+  return Math.min(4, Math.max(0, Math.floor(merit * 5)));
+}
