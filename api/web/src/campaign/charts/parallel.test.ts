@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { type Axis, bandMiddle, conditionOf, type Frame, jitter, levelAxis, levelsHeld, linesOf, nearest, positionOn, stretches } from "./parallel";
-import { inLines, walk } from "./parallel_axis";
+import { type Axis, bandMiddle, conditionOf, type Frame, jitter, levelAxis, linesOf, nearest, positionOn, stretches } from "./parallel";
+import { held, inLines, walk } from "./parallel_axis";
 import { AXES, knobDimension } from "../data/values";
 import { reaching, trial } from "../data/trial.fixture";
 
@@ -44,7 +44,10 @@ test("a brush over numbers is in their unit, and turned round where less is bett
 
 test("what is drawn of a condition is what was brushed", () => {
   expect(stretches(SPEED, conditionOf(SPEED, 0.25, 0.5))).toEqual([[0.25, 0.5]]);
-  expect(levelsHeld(TP, { kind: "range", low: 2, high: 4 })).toEqual([1, 2]);
+  expect(held(TP, { kind: "range", low: 2, high: 4 })).toEqual([1, 2]);
+  expect(held(TP, conditionOf(TP, 3 / 4, 1))).toEqual([3, 3]);
+  expect(held(SPEED, conditionOf(SPEED, 0.2, 0.5))).toEqual([2, 4]);
+  expect(held(TP, { kind: "range", low: 16, high: 32 })).toBeNull();
   expect(stretches(TP, { kind: "range", low: 16, high: 32 })).toEqual([]);
 });
 

@@ -64,22 +64,11 @@ export function conditionOf(axis: Axis, one: number, other: number): Condition {
     return from <= middle && middle <= to ? [level] : [];
   });
   const touched = Math.min(axis.levels.length - 1, Math.floor(((from + to) / 2) * axis.levels.length));
-  return conditionOfLevels(axis, inside[0] ?? touched, inside.at(-1) ?? touched);
-}
-
-/** Of the levels from the first to the last: a range of numbers, or words. */
-export function conditionOfLevels(axis: Axis, first: number, last: number): Condition {
-  const chosen = axis.levels.slice(first, last + 1);
+  const chosen = axis.levels.slice(inside[0] ?? touched, (inside.at(-1) ?? touched) + 1);
   if (chosen.every((level) => typeof level === "number")) {
     return { kind: "range", low: chosen[0] as number, high: chosen.at(-1) as number };
   }
   return { kind: "words", words: chosen.map(String) };
-}
-
-/** First and last level that a condition holds; null where it holds none. */
-export function levelsHeld(axis: Axis, condition: Condition): [number, number] | null {
-  const held = axis.levels.flatMap((level, index) => (holds(condition, level) ? [index] : []));
-  return held.length === 0 ? null : [held[0]!, held.at(-1)!];
 }
 
 function holds(condition: Condition, value: Value): boolean {

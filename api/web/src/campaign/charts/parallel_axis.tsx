@@ -4,7 +4,7 @@ import { bareObjective } from "../../format";
 import { conditionWords } from "../data/conditions";
 import type { Condition } from "../data/filters";
 import type { Goal } from "../data/goal";
-import { type Axis, bandMiddle, conditionOf, conditionOfLevels, type Frame, levelsHeld, stretches } from "./parallel";
+import { type Axis, bandMiddle, conditionOf, type Frame, stretches } from "./parallel";
 import { inWords, LETTER_PX, linear, ticks, toPixel } from "./scales";
 
 /** An axis of numbers is walked by keyboard in so many steps. */
@@ -87,7 +87,7 @@ export function ParallelAxis({ axis, label, title, room, x, frame, goal, conditi
           if (next === undefined) return;
           event.preventDefault();
           event.stopPropagation();
-          onCondition(next && conditionOfSteps(axis, next));
+          onCondition(next && conditionOf(axis, next[0] / stepsOf(axis), (next[1] + 1) / stepsOf(axis)));
         }}
       />
     </g>
@@ -120,18 +120,12 @@ function stepsOf(axis: Axis): number {
 }
 
 /** First and last step, from the bottom, that a condition keeps. */
-function held(axis: Axis, condition: Condition | undefined): [number, number] | null {
-  if (condition === undefined) return null;
-  if (axis.levels.length > 0) return levelsHeld(axis, condition);
-  const [stretch] = stretches(axis, condition);
-  if (stretch === undefined) return null;
-  const last = Math.min(STEPS - 1, Math.max(0, Math.round(stretch[1] * STEPS) - 1));
-  return [Math.min(last, Math.max(0, Math.round(stretch[0] * STEPS))), last];
-}
-
-function conditionOfSteps(axis: Axis, [first, last]: readonly [number, number]): Condition {
-  if (axis.levels.length > 0) return conditionOfLevels(axis, first, last);
-  return conditionOf(axis, first / STEPS, (last + 1) / STEPS);
+export function held(axis: Axis, condition: Condition | undefined): [number, number] | null {
+  const kept = condition ? stretches(axis, condition) : [];
+  if (kept.length === 0) return null;
+  const steps = stepsOf(axis);
+  const last = Math.min(steps - 1, Math.max(0, Math.round(kept.at(-1)![1] * steps) - 1));
+  return [Math.min(last, Math.max(0, Math.round(kept[0]![0] * steps))), last];
 }
 
 /** The steps that a key leads to: null clears, undefined is none of our keys. first -1: nothing is kept yet. */
