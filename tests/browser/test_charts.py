@@ -237,6 +237,12 @@ def test_the_timeline_has_every_trial_of_parallel_jobs_and_leads_to_it_by_keyboa
     timeline = page.get_by_test_id("timeline")
     for verdict in ("ok", "oom"):
         expect(timeline.get_by_test_id(f"dots-{verdict}")).to_have_attribute("data-marks", "1")
+    fills = "(all) => all.map((one) => getComputedStyle(one).fill + getComputedStyle(one).opacity)"
+    assert len(set(timeline.locator("path.ran").evaluate_all(fills))) == 2
+    # The interval of the best lies within its chart.
+    best = page.get_by_test_id("best-so-far")
+    inside = "(band) => band.getBBox().y >= 0 && band.getBBox().height > 0"
+    assert best.locator("path.band").evaluate(inside)
     expect(timeline.locator(".y-ticks text")).to_have_text(["slot 2", "slot 1"])
     ticks = said(timeline.locator(".x-ticks text"))
     assert len(ticks) > 1

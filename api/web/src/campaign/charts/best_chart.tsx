@@ -38,7 +38,7 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
     return `Fastest once until trial ${trial.number}: ${words(one.best.value)}${own}`;
   };
   const visible = reached.filter(({ trial }) => shown.has(trial));
-  const values = [...reached.flatMap(({ trial, best }) => [trial.objective?.value, best?.value]), baseline, ...winners.map(({ value }) => value)].filter((value) => value != null);
+  const values = [...reached.flatMap(({ trial, best }) => [trial.objective?.value, best?.low, best?.high]), baseline, ...winners.map(({ value }) => value)].filter((value) => value != null);
   const xs = reached.map(({ x }) => x);
   const said = [describe(null), ...winners.map(({ words: name, value, trial }) => `${name}: trial ${trial}, ${words(value)}`), ...(baseline === null ? [] : [`The baseline: ${words(baseline)}`])];
   const draw = (frame: Frame) => {

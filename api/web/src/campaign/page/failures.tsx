@@ -25,7 +25,6 @@ export interface FailuresTabProps {
 
 const FIRST = 8;
 const FOLLOW = ["dp", "grad_accum_steps"];
-const RULE = "Only a setting that was measured is run again in its campaign, from the page of its trial.";
 
 export function FailuresTab({ campaign, trials, analysis }: FailuresTabProps) {
   const { data } = useResource<RegistryView>("registry");
@@ -88,7 +87,7 @@ function CauseCard({ campaign, cause, trials, advice }: CauseProps) {
       {asks && (
         <Confirm title={again} action="Start a copy of the campaign" busy={act.busy} onClose={() => ask(false)} onConfirm={() => void copy()}>
           <p>{advice?.words}</p>
-          <p class="muted">{RULE} A copy has the same spec, its program and files as they are then.</p>
+          <p class="muted">Only a setting that was measured is run again in its campaign, from the page of its trial. A copy has the same spec, its program and files as they are then.</p>
         </Confirm>
       )}
       <Trouble act={act} />
