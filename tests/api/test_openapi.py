@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 OPERATION_IDS = """
     create_campaign list_campaigns get_campaign pause_campaign resume_campaign cancel_campaign list_trials
-    get_trial best_trials pareto_front analyse_campaign campaign_space count_space estimate_campaign judge_fit
+    get_trial best_trials pareto_front analyse_campaign campaign_space count_space estimate_campaign import_script judge_fit
     get_recommendation list_events whoami list_audit delete_campaign clone_campaign get_job export_trial
     export_campaign list_trial_logs read_trial_log explain_plan explain_plan_of_spec project_campaign
     compare_campaigns list_presets get_model_preset get_cluster_preset list_examples get_registry list_runners
@@ -121,7 +121,7 @@ def test_every_route_but_those_of_health_and_fit_says_that_it_needs_a_token(docu
     """Jobs report by tokens of their own."""
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     for method, path, operation in operations(document):
-        if operation["operationId"] not in ("report_result", "judge_fit", "live", "ready"):
+        if operation["operationId"] not in ("report_result", "import_script judge_fit", "live", "ready"):
             assert [list(entry) for entry in operation["security"]] == [["token"]], (method, path)
             assert {"401", "403", "429"} <= set(operation["responses"]), (method, path)
             headers = {each["name"] for each in operation.get("parameters", []) if each["in"] == "header"}
