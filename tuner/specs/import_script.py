@@ -113,9 +113,11 @@ def import_sent(sent: SentScript, folder: str) -> ImportedSpec:
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).write_text(text, encoding="utf-8", errors="replace")
             imported = read_source(script, given=sent.set, number=sent.start)
-            if folder in str(imported):
+            folders = [f"workload.{key}" for key in ("directory", "working_directory") if key in imported.workload]
+            if folders or folder in str(imported):
                 told = f"{FOLDER} stands for the folder that the script is started in: write its path there"
-                imported = replace(imported, questions=(Question("", told), *imported.questions))
+                question = Question("".join(folders), told, guessed=bool(folders))
+                imported = replace(imported, questions=(question, *imported.questions))
             made = import_spec(imported, name=script.stem, origin=script.name, cluster=sent.cluster, here=Path(FOLDER))
             return read_value(ImportedSpec, read_json(json.dumps(plain(made)).replace(folder, FOLDER)))
     except CannotRead as error:
