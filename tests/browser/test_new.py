@@ -129,7 +129,7 @@ def test_the_training_code_comes_first_and_decides_what_is_asked(page):
     expect(editor).to_have_value(re.compile(r"^catalogs: \[megatron\]$", re.M))
     expect(editor).to_have_value(re.compile(r'^workload: \{kind: megatron, directory: "/opt/m"\}$', re.M))
     code.select_option("command")
-    form.get_by_label("Command").fill("python x.py --tp {tp}")
+    form.get_by_role("textbox", name="Command").fill("python x.py --tp {tp}")
     expect(editor).to_have_value(re.compile(r'command: "python x.py --tp \{tp\}"'))
     code.select_option("simulated")
     expect(box).to_have_count(1)  # of the baseline: nothing that a knob changes is simulated
@@ -148,8 +148,7 @@ def test_a_baseline_that_does_not_fit_is_told_before_the_launch(page):
     page.get_by_role("checkbox").check()
     expect(page.get_by_test_id("misfit")).to_have_text(re.compile(r"not expected to fit: [\d.]+ TiB of 80 GiB"))
     expect(quote).not_to_contain_text("can be launched")
-    page.get_by_label("tensor", exact=True).fill("8")
-    page.get_by_label("pipeline", exact=True).fill("8")
+    chosen(page, "Model").select_option("gpt-micro")
     expect(quote).to_contain_text("can be launched")
     expect(page.get_by_test_id("misfit")).to_be_hidden()
 

@@ -106,17 +106,13 @@ function QuoteCard({ text, quoted }: { text: string; quoted: Quoted }) {
   const stale = asking || quoted.text !== text;
   return (
     <Card title="Quote" aside={<QuoteState quoted={quoted} text={text} />} testid="quote">
-      {problem && problem.mistakes.length === 0 && <ErrorState problem={problem} />}
-      {problem && problem.mistakes.length > 0 && <p class="muted">There is a quote once the spec has no mistakes.</p>}
-      {quote ? (
+      {problem && (problem.mistakes.length ? <p class="muted">There is a quote once the spec has no mistakes.</p> : <ErrorState problem={problem} />)}
+      {quote && (
         <div class={stale ? "stale" : undefined}>
           <Quote quote={quote} />
         </div>
-      ) : asking && !problem ? (
-        <LoadingState lines={8} />
-      ) : (
-        !problem && <EmptyState title="Nothing to quote yet" />
       )}
+      {!quote && !problem && (asking ? <LoadingState lines={8} /> : <EmptyState title="Nothing to quote yet" />)}
     </Card>
   );
 }

@@ -35,7 +35,6 @@ export const FIRST_FORM = {
 
 export type SpecForm = typeof FIRST_FORM;
 
-const DTYPES = ["float32", "bfloat16"];
 const CODES: Readonly<Record<string, string>> = {
   torch: "the built-in trainer",
   command: "a command of my own",
@@ -65,7 +64,6 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
     ({ name, nodes, devices_per_node, memory_bytes }) =>
       [name, `${name} (${nodes} × ${devices_per_node}, ${bytes(memory_bytes)})`] as const,
   );
-  const objectives = registry.objectives.map(({ name, words }) => [name, words] as const);
   const catalogs = registry.knobs_of[form.workload] ?? [];
   const simulated = form.workload === "simulated";
   const take = (workload: string) => {
@@ -88,58 +86,41 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
       {form.workload === "command" && <div class="wide">{text("command", "Command", "torchrun … train.py --batch {micro_batch_size}")}</div>}
       {!["torch", "command", "simulated"].includes(form.workload) && text("directory", "Folder of the code")}
       {form.workload === "deepspeed" && text("script", "Script")}
-      {form.workload === "torch" && select("dtype", "Number format", [["", "by device"], ...plain(DTYPES)])}
+      {form.workload === "torch" && select("dtype", "Number format", [["", "by device"], ...plain(["float32", "bfloat16"])])}
       {text("name", "Name")}
       {select("model", "Model", models)}
       {select("cluster", "Cluster", clusters)}
       {text("nodes", "Nodes", "the preset's")}
       {text("globalBatch", "Global batch, sequences")}
       {select("runner", "Runner", plain(registry.runners.filter((name) => (name === "simulated") === simulated)))}
-      {select("objective", "Objective", objectives)}
+      {select("objective", "Objective", registry.objectives.map(({ name, words }) => [name, words]))}
       {select("search", "Search", plain(registry.searches))}
       {text("parallel", "Trials in flight")}
-      <fieldset class="wide">
-        <legend>Budget: the first limit that is spent ends it</legend>
-        <div class="three">
-          {text("trials", "Trials", "no limit")}
-          {text("deviceHours", "Device-hours", "no limit")}
-          {text("wallHours", "Hours", "no limit")}
-        </div>
-      </fieldset>
+      {text("trials", "Trials, at most", "no limit")}
+      {text("deviceHours", "Device-hours, at most", "no limit")}
+      {text("wallHours", "Hours, at most", "no limit")}
       {catalogs.length > 0 && (
         <fieldset class="wide">
           <legend>Knobs beside the layout, by catalog</legend>
           <div class="row">
             {catalogs.map((name) => (
               <label key={name}>
-                <input type="checkbox" checked={form.catalogs.includes(name)} onChange={() => set({ catalogs: toggled(form.catalogs, name) })} /> {name}
+                <input type="checkbox" checked={form.catalogs.includes(name)} onChange={() => set({ catalogs: catalogs.filter((one) => form.catalogs.includes(one) !== (one === name)) })} /> {name}
               </label>
             ))}
           </div>
         </fieldset>
       )}
-      <fieldset class="wide">
-        <legend>
-          <label>
-            <input type="checkbox" checked={form.baseline} onChange={(event) => set({ baseline: event.currentTarget.checked })} /> Baseline: the
-            plan in use today runs first
-          </label>
-        </legend>
-        {form.baseline && (
-          <div class="three">
-            {text("tp", labelOf("tp"))}
-            {text("pp", labelOf("pp"))}
-            {text("microBatch", labelOf("micro_batch_size"))}
-            {text("zero", labelOf("zero_stage"))}
-          </div>
-        )}
-      </fieldset>
+      <label class="wide">
+        <input type="checkbox" checked={form.baseline} onChange={(event) => set({ baseline: event.currentTarget.checked })} /> Baseline: the plan in
+        use today runs first
+      </label>
+      {form.baseline && text("tp", labelOf("tp"))}
+      {form.baseline && text("pp", labelOf("pp"))}
+      {form.baseline && text("microBatch", labelOf("micro_batch_size"))}
+      {form.baseline && text("zero", labelOf("zero_stage"))}
     </div>
   );
-}
-
-function toggled(names: string[], name: string): string[] {
-  return names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
 }
 
 type TextKey = Exclude<keyof SpecForm, "baseline" | "catalogs">;

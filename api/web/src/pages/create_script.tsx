@@ -43,29 +43,27 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
       onSpec(made.spec);
     });
   return (
-    <div class="form">
-      <div
-        class="form"
-        onDragOver={(event) => event.preventDefault()}
-        onDrop={(event) => {
-          event.preventDefault();
-          void take(event.dataTransfer?.files);
-        }}
-      >
-        <Field label="Launch script, command line or configuration">
-          <textarea
-            rows={read ? 6 : 14}
-            wrap="off"
-            spellcheck={false}
-            placeholder={"#!/bin/bash\n#SBATCH --nodes=4\nsrun torchrun … pretrain_gpt.py …"}
-            value={text}
-            onInput={(event) => onScript({ ...script, text: event.currentTarget.value })}
-          />
-        </Field>
-        <Field label="Files" hint={Object.keys(files).join(", ") || "Drop or choose the script, then what it reads: ds_config.json, train.py. It is read, never run."}>
-          <input type="file" multiple onChange={(event) => void take(event.currentTarget.files)} />
-        </Field>
-      </div>
+    <div
+      class="form"
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={(event) => {
+        event.preventDefault();
+        void take(event.dataTransfer?.files);
+      }}
+    >
+      <Field label="Launch script, command line or configuration">
+        <textarea
+          rows={read ? 6 : 14}
+          wrap="off"
+          spellcheck={false}
+          placeholder={"#!/bin/bash\n#SBATCH --nodes=4\nsrun torchrun … pretrain_gpt.py …"}
+          value={text}
+          onInput={(event) => onScript({ ...script, text: event.currentTarget.value })}
+        />
+      </Field>
+      <Field label="Files" hint={Object.keys(files).join(", ") || "Drop or choose the script, then what it reads: ds_config.json, train.py. It is read, never run."}>
+        <input type="file" multiple onChange={(event) => void take(event.currentTarget.files)} />
+      </Field>
       <Select label="Cluster" value={cluster} options={[["", "not chosen"], ...clusters.map((one) => [one.name, one.name] as const)]} onValue={(cluster) => onScript({ ...script, cluster })} />
       <div class="row">
         <Button kind={spec ? "plain" : "primary"} busy={busy} disabled={!text.trim()} onClick={() => void ask()}>
@@ -100,13 +98,7 @@ function Questions({ read, spec, onSpec }: { read: ImportedSpec; spec: string; o
       {read.notes.length > 0 && (
         <details class="small">
           <summary>Notes</summary>
-          <ul class="list">
-            {read.notes.map((note) => (
-              <li key={note}>
-                <Prose text={note} />
-              </li>
-            ))}
-          </ul>
+          {read.notes.map((note) => <p key={note}><Prose text={note} /></p>)}
         </details>
       )}
     </div>

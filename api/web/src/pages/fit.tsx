@@ -5,10 +5,11 @@ import { useAct } from "../api/act";
 import { post } from "../api/client";
 import type { Fit, FitAnswer, Setting } from "../api/types";
 import { bytes, count, gain, number, probability, stepTime, tokensPerS } from "../format";
-import { Button, Card, Chip, Field, Prose } from "../ui/basics";
+import { Button, Card, Chip, Prose } from "../ui/basics";
 import { ErrorState } from "../ui/states";
 import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
+import { Select, Text } from "./create_form";
 import { Facts } from "./quote";
 
 const METHODS = ["full", "lora", "qlora"];
@@ -34,15 +35,10 @@ export function FitPage() {
       const rows = words.rollout.trim() ? { rollout } : { rollout: [], seq: Number(words.seq) };
       setAnswer(await post<FitAnswer>("fit", { body: { ...words, seq: null, ...rows } }));
     });
-  const input = (name: keyof typeof words, placeholder = "") => (
-    <input name={name} value={words[name]} placeholder={placeholder} onInput={(event) => setWords({ ...words, [name]: event.currentTarget.value })} />
-  );
-  const select = (name: keyof typeof words, values: readonly string[]) => (
-    <select name={name} value={words[name]} onChange={(event) => setWords({ ...words, [name]: event.currentTarget.value })}>
-      {values.map((value) => (
-        <option key={value}>{value}</option>
-      ))}
-    </select>
+  const set = (name: keyof typeof words) => (value: string) => setWords({ ...words, [name]: value });
+  const text = (name: keyof typeof words, label: string, empty = "") => <Text label={label} empty={empty} value={words[name]} onValue={set(name)} />;
+  const select = (name: keyof typeof words, label: string, values: readonly string[]) => (
+    <Select label={label} value={words[name]} options={values.map((value) => [value, value])} onValue={set(name)} />
   );
   return (
     <>
@@ -57,12 +53,12 @@ export function FitPage() {
             void ask();
           }}
         >
-          <Field label="Model">{input("model", "the largest that fits")}</Field>
-          <Field label="Devices">{input("on", "8xH100")}</Field>
-          <Field label="Method">{select("method", METHODS)}</Field>
-          <Field label="Program">{select("program", PROGRAMS)}</Field>
-          <Field label="Tokens of a row">{input("seq")}</Field>
-          <Field label="Tokens generated: prompt + answer">{input("rollout", "1024+3072")}</Field>
+          {text("model", "Model", "the largest that fits")}
+          {text("on", "Devices", "8xH100")}
+          {select("method", "Method", METHODS)}
+          {select("program", "Program", PROGRAMS)}
+          {text("seq", "Tokens of a row")}
+          {text("rollout", "Tokens generated", "1024+3072")}
           <div class="wide">
             <Button type="submit" kind="primary" busy={busy} disabled={!words.on.trim() || !(Number(words.seq) >= 1)}>
               Does it fit?
@@ -72,7 +68,11 @@ export function FitPage() {
       </Card>
       {problem && <ErrorState problem={problem} onRetry={() => void ask()} />}
       {!problem && answer?.fit && <Answer fit={answer.fit} />}
-      {!problem && answer?.largest && <Largest found={answer.largest} />}
+      {!problem && answer?.largest && (
+        <Card title="The largest model that fits, by method" testid="fit">
+          <Facts rows={Object.entries(answer.largest).map(([method, one]) => [method, one?.model ?? "none", one?.words])} />
+        </Card>
+      )}
     </>
   );
 }
@@ -186,13 +186,5 @@ function Diagram({ fit }: { fit: Fit }) {
           )),
       ])}
     </Table>
-  );
-}
-
-function Largest({ found }: { found: NonNullable<FitAnswer["largest"]> }) {
-  return (
-    <Card title="The largest model that fits, by method" testid="fit">
-      <Facts rows={Object.entries(found).map(([method, one]) => [method, one?.model ?? "none", one?.words] as const)} />
-    </Card>
   );
 }

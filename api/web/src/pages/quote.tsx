@@ -57,10 +57,10 @@ function Legal({ quote: { space, plans } }: { quote: Quote }) {
 }
 
 const CLASSES = [
-  ["sure", "surely (90 % or more)"],
-  ["likely", "likely (50 to 90 %)"],
-  ["unlikely", "unlikely (10 to 50 %)"],
-  ["hopeless", "hardly (below 10 %)"],
+  ["sure", "surely (90 % or more)", { background: "var(--ok)" }],
+  ["likely", "likely (50 to 90 %)", { background: "var(--running)" }],
+  ["unlikely", "unlikely (10 to 50 %)", { background: "var(--failed)" }],
+  ["hopeless", "hardly (below 10 %)", { background: "var(--pruned)" }],
 ] as const;
 
 function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
@@ -72,14 +72,14 @@ function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
         About <strong>{count(fit.expected)}</strong> of {count(space.legal)} are expected to fit.
       </p>
       <div class="fit-bar" role="img" aria-label={CLASSES.map(([name, words]) => `${fit[name]} fit ${words}`).join(", ")}>
-        {CLASSES.filter(([name]) => fit[name] > 0).map(([name]) => (
-          <div key={name} class={`fit-${name}`} style={{ flexGrow: fit[name] }} />
+        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, , look]) => (
+          <div key={name} style={{ ...look, flexGrow: fit[name] }} />
         ))}
       </div>
       <ul class="list small">
-        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, words]) => (
+        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, words, look]) => (
           <li key={name}>
-            <span class={`swatch fit-${name}`} aria-hidden="true" /> {count(fit[name])} {words}
+            <span class="swatch" style={look} aria-hidden="true" /> {count(fit[name])} {words}
           </li>
         ))}
       </ul>
