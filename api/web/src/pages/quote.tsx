@@ -73,7 +73,7 @@ function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
       </p>
       <div class="fit-bar" role="img" aria-label={CLASSES.map(([name, words]) => `${fit[name]} fit ${words}`).join(", ")}>
         {CLASSES.filter(([name]) => fit[name] > 0).map(([name, , look]) => (
-          <div key={name} style={{ ...look, flexGrow: fit[name] }} />
+          <div key={name} style={{ ...look, flex: fit[name] }} />
         ))}
       </div>
       <ul class="list small">
