@@ -39,8 +39,6 @@ _WIDTH = 110
 # Characters of a note.
 _MAX_NOTE = 500
 _MAX_NOTES = 100
-
-
 # In what is answered to others, the folder of the script that they sent.
 FOLDER = "/launch-folder"
 _MAX_FILES = 100
@@ -68,9 +66,9 @@ class SentScript(Closed):
         checks.require(bool(self.script.strip()), "script", "is empty: paste what starts the training")
         told = f"no cluster preset is called {self.cluster!r}; {did_you_mean(self.cluster, cluster_presets())}"
         checks.require(self.cluster in ("", *cluster_presets()), "cluster", told)
-        checks.require(len(self.files) <= _MAX_FILES, "files", f"are more than {_MAX_FILES}")
-        plain = all(map(_FILE.fullmatch, self.files)) and self.name not in self.files
-        checks.require(plain, "files", "must be called as in the script's own folder, such as configs/ds.json")
+        plain = all(map(_FILE.fullmatch, self.files)) and len(self.files) <= _MAX_FILES and self.name not in self.files
+        told = f"must be at most {_MAX_FILES}, called as in the script's own folder, such as configs/ds.json"
+        checks.require(plain, "files", told)
         checks.require(bool(_FILE.fullmatch(self.name)) and "/" not in self.name, "name", "is no name of a file")
 
 

@@ -4,16 +4,10 @@ import type { Mistake } from "../api/problem";
 import { Button, Prose } from "../ui/basics";
 import { placed } from "./spec_text";
 
-interface EditorProps {
-  text: string;
-  mistakes: readonly Mistake[];
-  onText: (text: string) => void;
-}
-
 const FEWEST_ROWS = 10;
 const MOST_ROWS = 30;
 
-export function SpecEditor({ text, mistakes, onText }: EditorProps) {
+export function SpecEditor({ text, mistakes, onText }: { text: string; mistakes: readonly Mistake[]; onText: (text: string) => void }) {
   const area = useRef<HTMLTextAreaElement>(null);
   const gutter = useRef<HTMLDivElement>(null);
   const found = placed(text, mistakes);
