@@ -41,6 +41,7 @@ from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.ask_tell import Ask, Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
 from meshtune.tuner.specs.fit_words import FitWords
+from meshtune.tuner.specs.import_script import SentScript
 
 SPEC_EXAMPLE: dict[str, Any] = {
     "demo": {
@@ -191,6 +192,10 @@ WHY_BODY = _body(
 FIT_BODY = _body(
     _inline(FitWords),
     {"lora": {"summary": "LoRA on a node", "value": {"model": "Qwen/Qwen3-32B", "on": "8xH100", "method": "lora"}}},
+)
+IMPORT_BODY = _body(
+    _inline(SentScript, title="SentScript"),
+    {"line": {"summary": "One line", "value": {"script": "torchrun --nproc-per-node 8 train.py --batch-size 4"}}},
 )
 CHANGES_BODY = _body(
     {"type": "object", "title": "Changes", "description": "Laid over the spec as RFC 7396 has it: null takes away."},

@@ -30,7 +30,7 @@ _TABLE = tomllib.loads(files("meshtune.runners").joinpath("registry.toml").read_
 
 def _rows(section: str, kind: type[RowT]) -> dict[str, RowT]:
     """The rows of a section of registry.toml."""
-    made: Mapping[str, Callable[[Any], Any]] = {"harmless": frozenset, "question": tuple}
+    made: Mapping[str, Callable[[Any], Any]] = {"harmless": frozenset, "question": tuple, "catalogs": tuple}
     return {
         name: kind(**{key: made[key](value) if key in made else value for key, value in row.items()})
         for name, row in _TABLE[section].items()
@@ -68,10 +68,12 @@ RUNNERS: Mapping[str, str] = {name: place.runner for name, place in SCHEDULERS.i
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgram(Packaged):
-    """A training code. workload: "module:class(options)". words: what its jobs run, for people."""
+    """A training code. workload: "module:class(options)". words: what its jobs run, for people. catalogs: of knobs that
+    it has."""
 
     workload: str
     words: str
+    catalogs: tuple[str, ...] = ()
 
 
 WORKLOADS: Mapping[str, TrainingProgram] = _rows("workloads", TrainingProgram)

@@ -19,6 +19,7 @@ import re
 import shlex
 import stat
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
@@ -194,9 +195,20 @@ def option_value(words: Sequence[str], *names: str) -> str | None:
     return value
 
 
+# The one folder whose files are read for a text that somebody else sent; empty: this machine's.
+READABLE: ContextVar[str] = ContextVar("READABLE", default="")
+
+
+def is_there(path: str | Path) -> bool:
+    """Whether a name is a file's that may be read."""
+    return os.path.isfile(path) and Path(path).resolve().is_relative_to(Path(READABLE.get() or "/").resolve())
+
+
 def read_file(path: Path, max_bytes: int, *, regular: bool = True) -> str:
     """The text of a file that somebody names, of which no more is read than max_bytes. regular: a pipe or a device is
     refused, unread; else it is waited for. Raises OSError, UnreadableText."""
+    if READABLE.get() and not is_there(path):
+        raise UnreadableText("is not among the files that were sent")
     flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if regular else 0)
     # By an opener, so that an error names the path, not the descriptor.
     with open(path, "rb", opener=lambda name, _: os.open(name, flags)) as file:

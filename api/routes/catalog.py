@@ -136,14 +136,15 @@ class FormatEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryView:
-    """What a spec may name, and what answers may hold. catalogs: of knobs. dimensions: the fields of a plan. advice: on
-    each cause."""
+    """What a spec may name, and what answers may hold. catalogs: of knobs; knobs_of: those of each workload. dimensions:
+    the fields of a plan. advice: on each cause."""
 
     workloads: list[str]
     runners: list[str]
     searches: list[str]
     objectives: list[ObjectiveEntry]
     catalogs: list[str]
+    knobs_of: dict[str, tuple[str, ...]]
     export_formats: list[FormatEntry]
     dimensions: list[str]
     verdicts: list[Verdict]
@@ -242,6 +243,7 @@ def get_registry() -> RegistryView:
         searches=sorted(searches()),
         objectives=[view_of(ObjectiveEntry, one, name=one) for one in Objective],
         catalogs=list(knob_catalogs()),
+        knobs_of={name: each.catalogs for name, each in WORKLOADS.items()},
         export_formats=[
             view_of(FormatEntry, format, simulated=not format.script, options=options_of(name))
             for name, format in FORMATS.items()

@@ -7,14 +7,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import MAX_NODES, CampaignId, PermittedSpec, SpecDocument, reads, require_permitted
+from meshtune.api.dependencies import (
+    MAX_NODES,
+    CampaignId,
+    PermittedSpec,
+    SpecDocument,
+    launches,
+    reads,
+    require_permitted,
+)
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
-from meshtune.api.openapi import FIT_BODY, KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
+from meshtune.api.openapi import FIT_BODY, IMPORT_BODY, KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
 from meshtune.api.worker_pool import (
     FEW_COMBINATIONS,
     MAX_COMBINATIONS,
@@ -40,6 +50,7 @@ from meshtune.tuner.prediction.scaling import count_combinations, make_projectio
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
 from meshtune.tuner.specs.document import InvalidSpec
 from meshtune.tuner.specs.fit_words import FitWords, answer
+from meshtune.tuner.specs.import_script import ImportedSpec, SentScript, import_sent
 from meshtune.tuner.specs.knobs import plan_fields
 from meshtune.tuner.specs.read import legal_space, limits_left_open, parse_spec, quoted
 
@@ -101,6 +112,18 @@ async def judge_fit(request: Request, document: SpecDocument, pool: PoolHandle) 
     with problems_as(InvalidSpec):
         words = read_value(FitWords, document)
         return await pool.run(caller.sha256 if caller else "", FEW_COMBINATIONS + 1, answer, words)
+
+
+@router.post("/imports", dependencies=[launches], openapi_extra=IMPORT_BODY)
+async def import_script(document: SpecDocument, asked: AskedHandle) -> ImportedSpec:
+    """The spec that a launch script, a command line or a program's configuration comes to: its setting is the baseline.
+    Nothing is started or kept, and no file is read but those in the body."""
+    folder = await run_in_threadpool(mkdtemp)
+    try:
+        with problems_as(InvalidSpec):
+            return await asked.run(FEW_COMBINATIONS + 1, import_sent, read_value(SentScript, document), folder)
+    finally:
+        await run_in_threadpool(rmtree, folder, ignore_errors=True)
 
 
 @router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})

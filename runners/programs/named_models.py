@@ -17,7 +17,7 @@ from typing import Any
 from meshtune.runners.programs.dialects.config_import import flat
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.transformers.config_json import DECODERS, OTHERS, read_config
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, read_file, read_json
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, is_there, read_file, read_json
 from meshtune.search_spaces.checks import InvalidValue, Problem, did_you_mean, problems_as, raising
 from meshtune.search_spaces.presets import described, model_presets, preset_on_hub
 
@@ -92,7 +92,7 @@ def config_named(name: str, files: Mapping[str, str] | None = None, folder: Path
     if files is not None:
         text = files.get(f"{name}/config.json", files.get(name if name.endswith(".json") else ""))
     else:
-        there = (path for path in (folder / name / "config.json", folder / name) if path.is_file())
+        there = (path for path in (folder / name / "config.json", folder / name) if is_there(path))
         text = next((read_file(path, SLOW_LIMITS.max_bytes) for path in there), None)
     if text or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         return text or ""

@@ -24,6 +24,7 @@ EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 OPERATION_IDS = """
     create_campaign list_campaigns get_campaign pause_campaign resume_campaign cancel_campaign list_trials
     get_trial best_trials pareto_front analyse_campaign campaign_space count_space estimate_campaign judge_fit
+    import_script
     get_recommendation list_events whoami list_audit delete_campaign clone_campaign get_job export_trial
     export_campaign list_trial_logs read_trial_log explain_plan explain_plan_of_spec project_campaign
     compare_campaigns list_presets get_model_preset get_cluster_preset list_examples get_registry list_runners

@@ -127,7 +127,8 @@ class Quote:
     combinations each rule rejects (they overlap). plans: legal layouts times what their knobs can be, of whose effects
     nothing is predicted. memory_needs: why recomputation was opened, and where no plan fits with 90 % what would help,
     the smallest change first, each tried. best: the layouts predicted best by tokens per second times the probability
-    to fit. missing: where not empty, no times can be predicted. Without a model fit is null, and best empty."""
+    to fit. baseline: the spec's own setting, null without one. memory_bytes: of a device. missing: where not empty, no
+    times can be predicted. Without a model fit and baseline are null, and best empty."""
 
     name: str
     model: str
@@ -140,6 +141,8 @@ class Quote:
     fit: FitCounts | None
     memory_needs: tuple[str, ...]
     best: tuple[Prediction, ...]
+    baseline: Prediction | None
+    memory_bytes: int
     cost: CampaignCost
     limits: Limits
     missing: tuple[MissingFact, ...]
@@ -152,6 +155,7 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool =
     outlook, cost, limits = _priced(spec, space, basis, lifted)
     training, cluster = training_of(spec), spec.cluster
     best = () if outlook is None else tuple(outlook.of(int(row), space[int(row)]) for row in outlook.best(TOP))
+    own = None if outlook is None or spec.baseline is None else foresee_plan(spec, spec.baseline, basis)[0]
     return Quote(
         name=spec.name,
         model=spec.model.name,
@@ -164,6 +168,8 @@ def make_quote(spec: CampaignSpec, space: Space, basis: Basis, *, lifted: bool =
         fit=None if outlook is None else count_fits(outlook.fits),
         memory_needs=memory_needs(space, training, basis.calibration),
         best=best,
+        baseline=None if own is None or spec.baseline is None else own.of(0, spec.baseline),
+        memory_bytes=cluster.device.memory_bytes,
         cost=cost,
         limits=limits,
         missing=tuple(MissingFact(path=one.path, message=one.message) for one in missing(training)),

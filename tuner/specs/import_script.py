@@ -5,9 +5,12 @@ What the script does not say is left empty and told; the text is YAML, with ever
 
 from __future__ import annotations
 
+import json
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from contextlib import chdir
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from pathlib import Path
 from textwrap import wrap
@@ -15,8 +18,14 @@ from typing import Any
 
 import yaml
 
-from meshtune.runners.programs.dialects.base import Imported
+from meshtune.runners.documents import plain, read_value
+from meshtune.runners.programs.dialects.base import CannotRead, Imported, Question
+from meshtune.runners.programs.dialects.programs import is_file
+from meshtune.runners.programs.dialects.sources import read_source
+from meshtune.runners.registry import WORKLOADS
+from meshtune.runners.untrusted_text import READABLE, UnreadableText, read_json
 from meshtune.runners.yaml_blocks import BlockDumper
+from meshtune.search_spaces.checks import Checks, Closed, Count, InvalidValue, Problem, did_you_mean, raising
 from meshtune.search_spaces.plan import PLAN_FIELDS
 from meshtune.search_spaces.presets import cluster_presets
 from meshtune.search_spaces.space import Bounds
@@ -30,6 +39,90 @@ _WIDTH = 110
 # Characters of a note.
 _MAX_NOTE = 500
 _MAX_NOTES = 100
+# In what is answered to others, the folder of the script that they sent.
+FOLDER = "/launch-folder"
+_MAX_FILES = 100
+_FILE = re.compile(r"\w[\w.+ -]*(/\w[\w.+ -]*)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentScript(Closed):
+    """What POST /v1/imports is told. Raises InvalidValue."""
+
+    # A launch script, a command line, or a configuration or log of a program.
+    script: str
+    # Of the script's file; the spec is named after it.
+    name: str = "launch"
+    # Texts of the files that the script reads, by the names that it has for them.
+    files: Mapping[str, str] = field(default_factory=dict)
+    # A preset.
+    cluster: str = ""
+    # Variables that the script finds.
+    set: Mapping[str, str] = field(default_factory=dict)
+    # Which of several starts, from 1; 0: the only one.
+    start: Count = 0
+
+    def _check(self, checks: Checks) -> None:
+        checks.require(bool(self.script.strip()), "script", "is empty: paste what starts the training")
+        told = f"no cluster preset is called {self.cluster!r}; {did_you_mean(self.cluster, cluster_presets())}"
+        checks.require(self.cluster in ("", *cluster_presets()), "cluster", told)
+        plain = all(map(_FILE.fullmatch, self.files)) and len(self.files) <= _MAX_FILES and self.name not in self.files
+        told = f"must be at most {_MAX_FILES}, called as in the script's own folder, such as configs/ds.json"
+        checks.require(plain, "files", told)
+        checks.require(bool(_FILE.fullmatch(self.name)) and "/" not in self.name, "name", "is no name of a file")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedSpec:
+    """spec: in YAML, with the questions as `open_questions`, which people delete. program: what its jobs run, in words.
+    missing: paths that a spec needs and that nobody said. notes: what to look at."""
+
+    spec: str
+    program: str
+    questions: tuple[Question, ...]
+    missing: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def import_spec(imported: Imported, *, name: str, origin: str, cluster: str, here: Path) -> ImportedSpec:
+    """origin: what it was imported from; else as `spec_document`."""
+    document, notes = spec_document(imported, name=name, cluster=cluster, here=here), import_notes(imported, cluster)
+    return ImportedSpec(
+        spec=render_spec(document, origin, notes),
+        program=WORKLOADS[document["workload"]["kind"]].words,
+        questions=imported.questions[:_MAX_NOTES],
+        missing=tuple(missing(document)),
+        notes=tuple(notes),
+    )
+
+
+def import_sent(sent: SentScript, folder: str) -> ImportedSpec:
+    """Of a script that somebody else sent, for which no file of this machine is read but those in `folder`, an empty
+    one, and no variable of it. Alone in its process. Raises InvalidValue."""
+    variables = dict(os.environ)
+    os.environ.clear()
+    token = READABLE.set(folder)
+    # A text without a file's name may be a configuration all the same.
+    end = next((end for end in ("", ".yaml", ".toml") if is_file(f"{sent.name}{end}", sent.script)), "")
+    script = Path(folder, f"{sent.name}{end}")
+    try:
+        with chdir(folder), raising(CannotRead, "", UnreadableText, OSError):
+            for name, text in {**sent.files, script.name: sent.script}.items():
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).write_text(text, encoding="utf-8", errors="replace")
+            imported = read_source(script, given=sent.set, number=sent.start)
+            folders = [f"workload.{key}" for key in ("directory", "working_directory") if key in imported.workload]
+            if folders or folder in str(imported):
+                told = f"{FOLDER} stands for the folder that the script is started in: write its path there"
+                question = Question("".join(folders), told, guessed=bool(folders))
+                imported = replace(imported, questions=(question, *imported.questions))
+            made = import_spec(imported, name=script.stem, origin=script.name, cluster=sent.cluster, here=Path(FOLDER))
+            return read_value(ImportedSpec, read_json(json.dumps(plain(made)).replace(folder, FOLDER)))
+    except CannotRead as error:
+        raise InvalidValue([Problem("script", str(error).replace(folder, FOLDER))]) from None
+    finally:
+        READABLE.reset(token)
+        os.environ.update(variables)
 
 
 def spec_document(imported: Imported, *, name: str, cluster: str, here: Path) -> dict[str, Any]:
@@ -98,7 +191,7 @@ def import_notes(imported: Imported, cluster: str) -> list[str]:
     return notes
 
 
-def render_spec(document: Mapping[str, Any], source: str, notes: list[str]) -> str:
+def render_spec(document: Mapping[str, Any], source: str, notes: Sequence[str]) -> str:
     """The spec's text, with what is missing and the notes at its head."""
     gaps = [f"fill in: {', '.join(missing(document))}"] if missing(document) else []
     head = [f"Imported from {source}. `meshtune spaces` checks it and shows what would be tried.", *gaps]
@@ -117,8 +210,8 @@ def _space(baseline: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Bounds that hold the baseline: the defaults, and its value of each dimension that is not tried by itself."""
     defaults = {bound.name: getattr(Bounds(), bound.name) for bound in fields(Bounds)}
     bounds = {}
-    for field, value in baseline.items():
-        tried = defaults.get(field)
+    for name, value in baseline.items():
+        tried = defaults.get(name)
         if isinstance(tried, tuple) and value is not None and value not in tried:
-            bounds[field] = [*(str(one) if isinstance(one, str) else one for one in tried), value]
+            bounds[name] = [*(str(one) if isinstance(one, str) else one for one in tried), value]
     return bounds

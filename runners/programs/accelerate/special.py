@@ -23,6 +23,7 @@ from meshtune.runners.programs.dialects.launcher_options import OF_ACCELERATE, t
 from meshtune.runners.programs.reading import Reading, truth
 from meshtune.runners.programs.table import WHOLE_CONTEXTS, capabilities, facts_of, table_of
 from meshtune.runners.trainer.job import Dtype
+from meshtune.runners.untrusted_text import is_there
 from meshtune.search_spaces.checks import Closed, raising
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.model import ModelSpec
@@ -207,7 +208,7 @@ def _document(reading: Reading, words: Arguments, files: Mapping[str, str]) -> M
     if not named:
         if not words.keys() & _LISTS["words"].keys():
             file = _LISTS["program"]["default_file"]
-            if Path(file).expanduser().exists():
+            if is_there(Path(file).expanduser()):
                 reading.ask(_STAGE, f"no --config_file: Accelerate reads {file}; name it, and import again")
             else:
                 told = f"zero_stage 0, as no --config_file is named and {file} is not here"

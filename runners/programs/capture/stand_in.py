@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise, takewhile
 
 FOLDER = "MESHTUNE_CAPTURE"
@@ -100,7 +100,7 @@ def options_end(tool: str, words: list[str]) -> int:
     return min(index, len(words))
 
 
-def named_files(words: list[str], folder: str = "") -> dict[str, str]:
+def named_files(words: list[str], folder: str = "", is_file: Callable[[str], bool] = os.path.isfile) -> dict[str, str]:
     """The texts of the configurations that words name, and of those that these name, by the name there. Names without a
     folder count from `folder`, and from each folder that a word is (`-d configs 125M.yml`, a model's config.json)."""
     found: dict[str, str] = {}
@@ -111,7 +111,7 @@ def named_files(words: list[str], folder: str = "") -> dict[str, str]:
     for name in names:
         for place in (os.path.join(folder, inner, name) for inner in folders if name):
             # gpt-neox names its files without the end as well.
-            path = next(filter(os.path.isfile, (place, f"{place}.yml")), "")
+            path = next(filter(is_file, (place, f"{place}.yml")), "")
             configuration = path.endswith(NAMES["configurations"])
             if not path or name in found or len(found) >= _MAX_FILES or path.endswith(_PROGRAMS):
                 continue
@@ -124,7 +124,7 @@ def named_files(words: list[str], folder: str = "") -> dict[str, str]:
                 inner = re.findall(r"[\w./-]+", text)
                 names += [word for word in inner if word.endswith(NAMES["configurations"])][:_MAX_FILES]
                 models = (os.path.join(word, "config.json") for word in dict.fromkeys(inner) if "/" in word)
-                names += [model for model in models if os.path.isfile(os.path.join(folder, model))]
+                names += [model for model in models if is_file(os.path.join(folder, model))]
     return found
 
 

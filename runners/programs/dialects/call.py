@@ -44,7 +44,7 @@ from meshtune.runners.programs.dialects.launcher_options import (
     whole,
 )
 from meshtune.runners.programs.table import starts_ranks
-from meshtune.runners.untrusted_text import option_value
+from meshtune.runners.untrusted_text import is_there, option_value
 
 _PYTHON = re.compile(r"python[0-9.]*")
 # A variable that nothing sets, such as $PYTHON or ${TORCHRUN}.
@@ -195,7 +195,7 @@ def launch_of(found: Call, place: str) -> Launch:
     if launcher != "accelerate":
         own = next((at + 1 for at, word in enumerate(before) if word in LAUNCH_MODULES), 0)
         tell(remarks, launcher, options_of(before[own:]))
-    if found.cwd and not script.startswith("-m ") and not os.path.isfile(os.path.join(found.cwd, script)):
+    if found.cwd and not script.startswith("-m ") and not is_there(os.path.join(found.cwd, script)):
         remarks.note(f"{script} is not in {found.cwd} on this machine; check workload.directory")
     return Launch(
         script=as_written(script),

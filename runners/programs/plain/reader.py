@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 from meshtune.runners.programs.batch import solve
@@ -21,6 +21,7 @@ from meshtune.runners.programs.named_models import model_named
 from meshtune.runners.programs.plain.script import Flag, Script, script_of
 from meshtune.runners.programs.reading import Reading, path_of, truth
 from meshtune.runners.programs.table import PROGRAMS, table_of
+from meshtune.runners.untrusted_text import is_there
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
@@ -291,7 +292,7 @@ def _places(said: Sequence[_Said]) -> dict[str, str]:
         and each.fits(_NAMES["files"])
         and (each.fits(_NAMES["places"]) or "/" in each.value)
         and truth(each.value) is None
-        and not Path(each.value).is_file()
+        and not is_there(each.value)
     }
 
 

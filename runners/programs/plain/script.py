@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from meshtune.runners.programs.dialects.base import Launch
-from meshtune.runners.untrusted_text import UnreadableText, read_file
+from meshtune.runners.untrusted_text import UnreadableText, is_there, read_file
 
 # Bytes of a file, files (the script, and modules beside it that it imports), characters of a help.
 _MAX_FILE, _MAX_FILES, _MAX_HELP = 400_000, 12, 100
@@ -75,7 +75,7 @@ def script_of(launch: Launch) -> Script:
         if path is paths[0]:
             modules = (name for node in nodes for name in _imported(node))
             beside = (path.parent.joinpath(*name.split(".")).with_suffix(".py") for name in modules)
-            paths += [each for each in dict.fromkeys(beside) if each.is_file()][: _MAX_FILES - 1]
+            paths += [each for each in dict.fromkeys(beside) if is_there(each)][: _MAX_FILES - 1]
         found.text += text
         found.flags += _flags(nodes, text)
         for node in nodes:

@@ -21,6 +21,7 @@ from meshtune.runners.programs.dialects.launcher_options import whole
 from meshtune.runners.programs.plain.script import script_of
 from meshtune.runners.programs.reading import Reading
 from meshtune.runners.programs.table import PROGRAMS, Table, programs, table_of
+from meshtune.runners.untrusted_text import is_there
 
 TABLE = table_of(f"{PROGRAMS}.transformers")
 # Programs whose tables have its rows and more, by the pattern of their scripts.
@@ -66,7 +67,7 @@ def start_of(name: str, text: str) -> Launch | None:
     for program in (table.lists["program"] for table in _OF_TRAINER.values()):
         if "marks" in program and len(keys & set(program["marks"].split())) >= program["least"]:
             folders = [str(folder) for folder in PurePath(name).parents][:_MAX_FOLDERS]
-            files = {**named_files([name, *folders]), name: text}
+            files = {**named_files([name, *folders], is_file=is_there), name: text}
             return Launch(script=program["started"], words=(name,), place=name, files=files)
     return None
 

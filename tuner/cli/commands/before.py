@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from meshtune.runners.programs.dialects.base import Imported
     from meshtune.runners.sites.profiles import Site
     from meshtune.tuner.service.self_test import SelfTest
+    from meshtune.tuner.specs.import_script import ImportedSpec
 
 app = typer.Typer()
 PANEL = "Before a campaign"
@@ -253,7 +253,7 @@ def import_(
     from meshtune.runners.programs.dialects.sources import read_command, read_source
     from meshtune.runners.untrusted_text import UnreadableText
     from meshtune.search_spaces.presets import cluster_presets
-    from meshtune.tuner.specs.import_script import import_notes, missing, render_spec, spec_document
+    from meshtune.tuner.specs.import_script import import_spec
 
     words = source or []
     if cluster and cluster not in cluster_presets():
@@ -286,15 +286,13 @@ def import_(
     except (CannotRead, UnreadableText) as error:
         place = "" if capture or pid or command or str(error).startswith(origin) else f"{words[0]}: "
         raise WrongCall(f"{place}{error}") from None
-    document = spec_document(imported, name=name, cluster=cluster, here=Path.cwd())
-    notes = import_notes(imported, cluster)
-    text = render_spec(document, origin, notes)
+    made = import_spec(imported, name=name, origin=origin, cluster=cluster, here=Path.cwd())
     if output is None:
-        sys.stdout.write(text)
+        sys.stdout.write(made.spec)
     else:
-        output.write_text(text, encoding="utf-8")
+        output.write_text(made.spec, encoding="utf-8")
         console.print(f"wrote {output}", soft_wrap=True)
-    _tell(imported, notes, missing(document), output)
+    _tell(made, output)
 
 
 def _settings(words: Sequence[str]) -> dict[str, str]:
@@ -307,18 +305,18 @@ def _settings(words: Sequence[str]) -> dict[str, str]:
     return given
 
 
-def _tell(imported: Imported, notes: Sequence[str], gaps: Sequence[str], output: Path | None) -> None:
+def _tell(made: ImportedSpec, output: Path | None) -> None:
     """Notes, open questions, what is missing, and the next command, beside the spec."""
-    for note in notes:
+    for note in made.notes:
         errors.print(f"note: {note}", style="dim", markup=False, soft_wrap=True)
-    for question in imported.questions:
+    for question in made.questions:
         errors.print(f"open question: {question}", style="yellow", markup=False, soft_wrap=True)
-    if gaps:
-        errors.print(f"fill in before use: {', '.join(gaps)}", style="yellow", soft_wrap=True)
+    if made.missing:
+        errors.print(f"fill in before use: {', '.join(made.missing)}", style="yellow", soft_wrap=True)
     spec = output or "SPEC"
     todo = []
-    if imported.questions:
+    if made.questions:
         todo.append(f"answer the open questions in {spec} and delete their lines")
-    if gaps:
+    if made.missing:
         todo.append("fill in what is missing")
     errors.print(f"next: {', '.join([*todo, ''])}meshtune spaces {spec}", markup=False, soft_wrap=True)

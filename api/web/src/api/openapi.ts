@@ -1342,6 +1342,13 @@ export interface components {
             knob: string;
             share: number;
         };
+        ImportedSpec: {
+            missing: string[];
+            notes: string[];
+            program: string;
+            questions: components["schemas"]["Question"][];
+            spec: string;
+        };
         JobView: {
             command: string[];
             directory: string;
@@ -1695,12 +1702,19 @@ export interface components {
         };
         /** @enum {string} */
         Provenance: "measured" | "projected" | "simulated";
+        Question: {
+            /** @default false */
+            guessed: boolean;
+            path: string;
+            text: string;
+        };
         Quotas: {
             campaigns?: number | null;
             device_hours?: number | null;
             trials?: number | null;
         };
         Quote: {
+            baseline: components["schemas"]["Prediction"] | null;
             basis: components["schemas"]["Basis"];
             best: components["schemas"]["Prediction"][];
             cluster: string;
@@ -1710,6 +1724,7 @@ export interface components {
             fit: components["schemas"]["FitCounts"] | null;
             framework: string;
             limits: components["schemas"]["Limits"];
+            memory_bytes: number;
             memory_needs: string[];
             missing: components["schemas"]["MissingFact"][];
             model: string;
@@ -1781,6 +1796,9 @@ export interface components {
             causes: components["schemas"]["Cause"][];
             dimensions: string[];
             export_formats: components["schemas"]["FormatEntry"][];
+            knobs_of: {
+                [key: string]: string[];
+            };
             objectives: components["schemas"]["ObjectiveEntry"][];
             runners: string[];
             searches: string[];
@@ -2180,6 +2198,7 @@ export type Handover = components['schemas']['Handover'];
 export type HardwareKind = components['schemas']['HardwareKind'];
 export type HealthView = components['schemas']['HealthView'];
 export type Importance = components['schemas']['Importance'];
+export type ImportedSpec = components['schemas']['ImportedSpec'];
 export type JobView = components['schemas']['JobView'];
 export type KnobKind = components['schemas']['KnobKind'];
 export type KnobView = components['schemas']['KnobView'];
@@ -2220,6 +2239,7 @@ export type ProfileView = components['schemas']['ProfileView'];
 export type Projected = components['schemas']['Projected'];
 export type Projection = components['schemas']['Projection'];
 export type Provenance = components['schemas']['Provenance'];
+export type Question = components['schemas']['Question'];
 export type Quotas = components['schemas']['Quotas'];
 export type Quote = components['schemas']['Quote'];
 export type Range = components['schemas']['Range'];

@@ -1,8 +1,7 @@
-/** A new campaign: a spec from a form, an example or a paste, its live quote beside it, and the launch. */
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+/** A new campaign: a spec from a launch script, a form or a paste, its live quote beside it, and the launch. */
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { useAct } from "../api/act";
 import { newKey, post, text as readText } from "../api/client";
-import type { Problem } from "../api/problem";
 import { useResource } from "../api/resource";
 import { session, useCan } from "../api/session";
 import type { CampaignView, ExamplesView } from "../api/types";
@@ -10,48 +9,46 @@ import { useFilter } from "../filters";
 import { amount, count } from "../format";
 import { go, href } from "../router";
 import { useStore } from "../use_store";
-import { Button, Card, Chip, Switch } from "../ui/basics";
+import { Button, Card, Chip } from "../ui/basics";
 import { EmptyState, ErrorState, LoadingState } from "../ui/states";
+import { Tabs } from "../ui/tabs";
 import { Title } from "../ui/title";
-import { CreateForm, FIRST_FORM } from "./create_form";
+import { CreateForm, FIRST_FORM, Select, type SpecForm } from "./create_form";
+import { FIRST_SCRIPT, LaunchScript, type Script } from "./create_script";
 import { Quote } from "./quote";
 import { SpecEditor } from "./spec_editor";
-import { specOf, typeOf, type SpecForm } from "./spec_text";
-import { useQuote, type Quoted } from "./use_quote";
+import { isLaunch, specOf, typeOf } from "./spec_text";
+import { misfit, useQuote, type Quoted } from "./use_quote";
 import "./create.css";
 
-type Source = "form" | "example" | "text";
+type Source = "script" | "form" | "yaml";
 const SOURCES = [
+  ["script", "From my launch script"],
   ["form", "Form"],
-  ["example", "Example"],
-  ["text", "Own text"],
+  ["yaml", "YAML"],
 ] as const;
 
 export function Create() {
   const [from] = useFilter("from");
-  const [source, setSource] = useState<Source>(from ? "text" : "form");
+  const [source, setSource] = useState<Source>(from ? "yaml" : "script");
+  const [script, setScript] = useState<Script>(FIRST_SCRIPT);
   const [form, setForm] = useState<SpecForm>(FIRST_FORM);
-  const [text, setText] = useState(from ? "" : specOf(FIRST_FORM));
-  const own = useRef("");
+  // Read from a script, pasted or changed by hand; the form has its own.
+  const [own, setOwn] = useState("");
+  const text = source === "form" ? specOf(form) : own;
   const quoted = useQuote(text);
   const origin = useAct();
   useEffect(() => {
-    if (from) void origin.run(async () => write((await readText(`campaigns/${encodeURIComponent(from)}/spec.yaml`)).text));
+    if (from) void origin.run(async () => setOwn((await readText(`campaigns/${encodeURIComponent(from)}/spec.yaml`)).text));
   }, [from]);
 
-  const write = (typed: string) => {
-    own.current = typed;
-    setSource("text");
-    setText(typed);
-  };
-  const fill = (next: SpecForm) => {
-    setForm(next);
-    setText(specOf(next));
-  };
   const choose = (next: Source) => {
+    if (next === "yaml" && !own) setOwn(text);
     setSource(next);
-    if (next === "form") setText(specOf(form));
-    if (next === "text" && own.current) setText(own.current);
+  };
+  const write = (typed: string) => {
+    setOwn(typed);
+    if (source === "form") setSource("yaml");
   };
   const mistakes = quoted.text === text && quoted.problem ? quoted.problem.mistakes : [];
 
@@ -61,13 +58,33 @@ export function Create() {
         <Title>New campaign</Title>
       </div>
       <div class="create">
-        <Card title="Start from" aside={<Switch label="Start from" options={SOURCES} value={source} onChange={choose} testid="source" />} testid="start">
-          {source === "form" && <CreateForm form={form} onForm={fill} />}
-          {source === "example" && <Examples text={text} onText={setText} />}
-          {source === "text" && <OwnText from={from} loading={origin.busy} problem={origin.problem} />}
-        </Card>
-        <Card title="Spec" aside={<span class="muted small">this text is sent</span>} testid="spec">
-          <SpecEditor text={text} mistakes={mistakes} onText={write} />
+        <Card testid="start">
+          <Tabs label="Start from" tabs={SOURCES} value={source} onChange={choose}>
+            {source === "script" && <LaunchScript script={script} onScript={setScript} spec={own} onSpec={setOwn} />}
+            {source === "form" && <CreateForm form={form} onForm={setForm} />}
+            {source === "yaml" && (
+              <div class="form">
+                {origin.problem && <ErrorState problem={origin.problem} />}
+                {origin.busy && <LoadingState />}
+                <Examples text={own} onText={setOwn} />
+                {isLaunch(own) && (
+                  <p class="row" role="status">
+                    This looks like a launch script.
+                    <Button
+                      onClick={() => {
+                        setScript({ ...FIRST_SCRIPT, text: own });
+                        setOwn("");
+                        setSource("script");
+                      }}
+                    >
+                      Read it
+                    </Button>
+                  </p>
+                )}
+              </div>
+            )}
+            {(source !== "script" || own) && <SpecEditor text={text} mistakes={mistakes} onText={write} />}
+          </Tabs>
         </Card>
         <div class="create-side">
           <Launch text={text} quoted={quoted} />
@@ -78,54 +95,24 @@ export function Create() {
   );
 }
 
-function OwnText({ from, loading, problem }: { from: string; loading: boolean; problem: Problem | null }) {
-  if (problem) return <ErrorState problem={problem} />;
-  if (loading) return <LoadingState />;
-  return (
-    <div class="pile muted">
-      <p>{from ? `The spec of ${from} as it was written, to be changed.` : "Paste a spec beside, in YAML or JSON, or change the one that is there."}</p>
-      <p>
-        Every key is in <code>docs/reference/spec.md</code>. The form would write it anew; an example replaces it. Your text is kept until you leave
-        the page.
-      </p>
-    </div>
-  );
-}
-
 function Examples({ text, onText }: { text: string; onText: (text: string) => void }) {
-  const { data, problem, refresh } = useResource<ExamplesView>("examples");
-  if (problem) return <ErrorState problem={problem} onRetry={refresh} />;
-  if (!data) return <LoadingState lines={4} height={44} />;
-  return (
-    <ul class="examples">
-      {data.examples.map((example) => (
-        <li key={example.name}>
-          <button type="button" aria-pressed={example.yaml === text} onClick={() => onText(example.yaml)}>
-            <strong>{example.name}</strong>
-            <span class="muted small">{example.title}</span>
-          </button>
-        </li>
-      ))}
-    </ul>
-  );
+  const examples = useResource<ExamplesView>("examples").data?.examples ?? [];
+  const named = examples.map(({ yaml, name, title }) => [yaml, `${name}: ${title}`] as const);
+  return <Select label="Example" value={text} options={[["", "my own text"], ...named]} onValue={onText} />;
 }
 
 function QuoteCard({ text, quoted }: { text: string; quoted: Quoted }) {
   const { quote, problem, asking } = quoted;
-  const stale = asking || quoted.text !== text || problem !== null;
+  const stale = asking || quoted.text !== text;
   return (
     <Card title="Quote" aside={<QuoteState quoted={quoted} text={text} />} testid="quote">
-      {problem && problem.mistakes.length === 0 && <ErrorState problem={problem} />}
-      {quote ? (
+      {problem && (problem.mistakes.length ? <p class="muted">There is a quote once the spec has no mistakes.</p> : <ErrorState problem={problem} />)}
+      {quote && (
         <div class={stale ? "stale" : undefined}>
           <Quote quote={quote} />
         </div>
-      ) : asking ? (
-        <LoadingState lines={8} />
-      ) : (
-        !problem && <EmptyState title="Nothing to quote yet" />
       )}
-      {!quote && problem && problem.mistakes.length > 0 && <p class="muted">There is a quote once the spec has no mistakes.</p>}
+      {!quote && !problem && (asking ? <LoadingState lines={8} /> : <EmptyState title="Nothing to quote yet" />)}
     </Card>
   );
 }
@@ -136,9 +123,9 @@ function QuoteState({ text, quoted }: { text: string; quoted: Quoted }) {
   const mistakes = quoted.problem?.mistakes.length ?? 0;
   if (mistakes) return <Chip tone="oom">{mistakes === 1 ? "1 mistake" : `${mistakes} mistakes`}</Chip>;
   if (quoted.problem) return <Chip tone="failed">no answer</Chip>;
+  if (misfit(quoted.quote)) return <Chip tone="oom">the baseline does not fit</Chip>;
   return <Chip tone="ok">can be launched</Chip>;
 }
-
 /** One Idempotency-Key for one text: clicking twice, or again after a lost answer, starts one campaign. */
 function Launch({ text, quoted }: { text: string; quoted: Quoted }) {
   const may = useCan("launch");
@@ -152,7 +139,7 @@ function Launch({ text, quoted }: { text: string; quoted: Quoted }) {
     });
   const ready = quoted.text === text && quoted.problem === null && !quoted.asking && text.trim() !== "";
   return (
-    <Card testid="launch">
+    <Card class="launch" testid="launch">
       <div class="pile">
         <Button kind="primary" disabled={!may || !ready} busy={busy} onClick={() => void launch()}>
           Launch

@@ -1,12 +1,17 @@
 /** The small form: presets and the keys that most campaigns set. It writes the spec, which says more than it asks. */
 import { useResource } from "../api/resource";
 import type { PresetsView, RegistryView } from "../api/types";
+import { labelOf } from "../campaign/data/values";
 import { bytes, short } from "../format";
 import { Field } from "../ui/basics";
 import { ErrorState, LoadingState } from "../ui/states";
-import type { SpecForm } from "./spec_text";
 
-export const FIRST_FORM: SpecForm = {
+/** What the form asks for; "" leaves a key out. */
+export const FIRST_FORM = {
+  workload: "torch",
+  command: "",
+  directory: "",
+  script: "",
   name: "campaign",
   model: "gpt-micro",
   cluster: "local-cpu",
@@ -20,7 +25,7 @@ export const FIRST_FORM: SpecForm = {
   deviceHours: "",
   wallHours: "",
   parallel: "1",
-  catalogs: [],
+  catalogs: [] as string[],
   baseline: false,
   tp: "1",
   pp: "1",
@@ -28,7 +33,15 @@ export const FIRST_FORM: SpecForm = {
   zero: "0",
 };
 
-const DTYPES = ["float32", "bfloat16"];
+export type SpecForm = typeof FIRST_FORM;
+
+const CODES: Readonly<Record<string, string>> = {
+  torch: "the built-in trainer",
+  command: "a command of my own",
+  megatron: "Megatron-LM",
+  deepspeed: "DeepSpeed",
+  simulated: "simulated: nothing trains",
+};
 
 interface FormProps {
   form: SpecForm;
@@ -39,16 +52,7 @@ export function CreateForm({ form, onForm }: FormProps) {
   const presets = useResource<PresetsView>("presets");
   const registry = useResource<RegistryView>("registry");
   const problem = presets.problem ?? registry.problem;
-  if (problem)
-    return (
-      <ErrorState
-        problem={problem}
-        onRetry={() => {
-          presets.refresh();
-          registry.refresh();
-        }}
-      />
-    );
+  if (problem) return <ErrorState problem={problem} onRetry={presets.problem ? presets.refresh : registry.refresh} />;
   if (!presets.data || !registry.data) return <LoadingState lines={8} height={44} />;
   return <Fields form={form} onForm={onForm} presets={presets.data} registry={registry.data} />;
 }
@@ -60,7 +64,13 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
     ({ name, nodes, devices_per_node, memory_bytes }) =>
       [name, `${name} (${nodes} × ${devices_per_node}, ${bytes(memory_bytes)})`] as const,
   );
-  const objectives = registry.objectives.map(({ name, words }) => [name, words] as const);
+  const catalogs = registry.knobs_of[form.workload] ?? [];
+  const simulated = form.workload === "simulated";
+  const take = (workload: string) => {
+    const known = registry.knobs_of[workload] ?? [];
+    const runner = workload === "simulated" ? "simulated" : simulated ? "local" : form.runner;
+    set({ workload, runner, catalogs: form.catalogs.filter((name) => known.includes(name)) });
+  };
   const plain = (names: string[]) => names.map((name) => [name, name] as const);
   const text = (key: TextKey, label: string, empty = "") => (
     <Text label={label} empty={empty} value={form[key]} onValue={(value) => set({ [key]: value })} />
@@ -70,71 +80,62 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
   );
   return (
     <div class="fields">
-      <div class="wide">{text("name", "Name")}</div>
-      <div class="wide">{select("model", "Model", models)}</div>
-      <div class="wide">{select("cluster", "Cluster", clusters)}</div>
+      <div class="wide">
+        <Select label="Training code" value={form.workload} options={registry.workloads.map((name) => [name, CODES[name] ?? name])} onValue={take} />
+      </div>
+      {form.workload === "command" && <div class="wide">{text("command", "Command", "torchrun … train.py --batch {micro_batch_size}")}</div>}
+      {!["torch", "command", "simulated"].includes(form.workload) && text("directory", "Folder of the code")}
+      {form.workload === "deepspeed" && text("script", "Script")}
+      {form.workload === "torch" && select("dtype", "Number format", [["", "by device"], ...plain(["float32", "bfloat16"])])}
+      {text("name", "Name")}
+      {select("model", "Model", models)}
+      {select("cluster", "Cluster", clusters)}
       {text("nodes", "Nodes", "the preset's")}
       {text("globalBatch", "Global batch, sequences")}
-      {select("dtype", "Number format", [["", "by device"], ...plain(DTYPES)])}
-      {select("runner", "Runner", plain(registry.runners))}
-      <div class="wide">{select("objective", "Objective", objectives)}</div>
+      {select("runner", "Runner", plain(registry.runners.filter((name) => (name === "simulated") === simulated)))}
+      {select("objective", "Objective", registry.objectives.map(({ name, words }) => [name, words]))}
       {select("search", "Search", plain(registry.searches))}
       {text("parallel", "Trials in flight")}
-      <fieldset class="wide">
-        <legend>Budget: the first limit that is spent ends it</legend>
-        <div class="three">
-          {text("trials", "Trials", "no limit")}
-          {text("deviceHours", "Device-hours", "no limit")}
-          {text("wallHours", "Hours", "no limit")}
-        </div>
-      </fieldset>
-      <fieldset class="wide">
-        <legend>Knobs beside the layout: catalogs that the workload knows</legend>
-        <div class="row">
-          {registry.catalogs.map((name) => (
-            <label key={name}>
-              <input type="checkbox" checked={form.catalogs.includes(name)} onChange={() => set({ catalogs: toggled(form.catalogs, name) })} /> {name}
-            </label>
-          ))}
-        </div>
-      </fieldset>
-      <fieldset class="wide">
-        <legend>
-          <label>
-            <input type="checkbox" checked={form.baseline} onChange={(event) => set({ baseline: event.currentTarget.checked })} /> Baseline: the
-            plan in use today runs first
-          </label>
-        </legend>
-        {form.baseline && (
-          <div class="four">
-            {text("tp", "tp")}
-            {text("pp", "pp")}
-            {text("microBatch", "micro-batch")}
-            {text("zero", "ZeRO stage")}
+      {text("trials", "Trials, at most", "no limit")}
+      {text("deviceHours", "Device-hours, at most", "no limit")}
+      {text("wallHours", "Hours, at most", "no limit")}
+      {catalogs.length > 0 && (
+        <fieldset class="wide">
+          <legend>Knobs beside the layout, by catalog</legend>
+          <div class="row">
+            {catalogs.map((name) => (
+              <label key={name}>
+                <input type="checkbox" checked={form.catalogs.includes(name)} onChange={() => set({ catalogs: catalogs.filter((one) => form.catalogs.includes(one) !== (one === name)) })} /> {name}
+              </label>
+            ))}
           </div>
-        )}
-      </fieldset>
+        </fieldset>
+      )}
+      <label class="wide">
+        <input type="checkbox" checked={form.baseline} onChange={(event) => set({ baseline: event.currentTarget.checked })} /> Baseline: the plan in
+        use today runs first
+      </label>
+      {form.baseline && text("tp", labelOf("tp"))}
+      {form.baseline && text("pp", labelOf("pp"))}
+      {form.baseline && text("microBatch", labelOf("micro_batch_size"))}
+      {form.baseline && text("zero", labelOf("zero_stage"))}
     </div>
   );
-}
-
-function toggled(names: readonly string[], name: string): string[] {
-  return names.includes(name) ? names.filter((one) => one !== name) : [...names, name];
 }
 
 type TextKey = Exclude<keyof SpecForm, "baseline" | "catalogs">;
 type Options = readonly (readonly [string, string])[];
 
 /** empty: what an empty field means. */
-function Text({ label, value, empty, onValue }: { label: string; value: string; empty: string; onValue: (value: string) => void }) {
+export function Text({ label, value, empty, hint, onValue }: { label: string; value: string; empty: string; hint?: string; onValue: (value: string) => void }) {
   return (
-    <Field label={label}>
-      <input value={value} placeholder={empty} autocomplete="off" spellcheck={false} onInput={(event) => onValue(event.currentTarget.value.trim())} />
+    <Field label={label} {...(hint && { hint })}>
+      <input value={value} placeholder={empty} autocomplete="off" spellcheck={false} onInput={(event) => onValue(event.currentTarget.value)} />
     </Field>
   );
 }
 
-function Select({ label, value, options, onValue }: { label: string; value: string; options: Options; onValue: (value: string) => void }) {
+export function Select({ label, value, options, onValue }: { label: string; value: string; options: Options; onValue: (value: string) => void }) {
   return (
     <Field label={label}>
       <select value={value} onChange={(event) => onValue(event.currentTarget.value)}>

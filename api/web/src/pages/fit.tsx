@@ -1,12 +1,16 @@
 /** Whether a training fits: model, devices and method are asked, and nothing of a campaign is read. All of it is predicted. */
+import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
+import { useAct } from "../api/act";
 import { post } from "../api/client";
-import { Problem, unreachable } from "../api/problem";
 import type { Fit, FitAnswer, Setting } from "../api/types";
-import { bytes, count, number, probability, stepTime, tokensPerS } from "../format";
-import { Button, Card, Field } from "../ui/basics";
+import { bytes, count, gain, number, probability, stepTime, tokensPerS } from "../format";
+import { Button, Card, Chip, Prose } from "../ui/basics";
 import { ErrorState } from "../ui/states";
+import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
+import { Select, Text } from "./create_form";
+import { Facts } from "./quote";
 
 const METHODS = ["full", "lora", "qlora"];
 const PROGRAMS = ["fsdp", "deepspeed", "megatron", "torchtitan", "trl", "unsloth", "axolotl", "llama_factory", "ms_swift", "torchtune"];
@@ -24,29 +28,17 @@ const SURE = 0.9;
 export function FitPage() {
   const [words, setWords] = useState({ model: "", on: "", seq: "4096", method: "full", program: "fsdp", rollout: "" });
   const [answer, setAnswer] = useState<FitAnswer | null>(null);
-  const [problem, setProblem] = useState<Problem | null>(null);
-  const [busy, setBusy] = useState(false);
-  const ask = async () => {
-    setBusy(true);
-    try {
+  const { busy, problem, run } = useAct();
+  const ask = () =>
+    run(async () => {
       const rollout = words.rollout.split("+").map(Number);
       const rows = words.rollout.trim() ? { rollout } : { rollout: [], seq: Number(words.seq) };
       setAnswer(await post<FitAnswer>("fit", { body: { ...words, seq: null, ...rows } }));
-      setProblem(null);
-    } catch (error) {
-      setProblem(error instanceof Problem ? error : unreachable(error));
-    }
-    setBusy(false);
-  };
-  const input = (name: keyof typeof words, placeholder = "") => (
-    <input name={name} value={words[name]} placeholder={placeholder} onInput={(event) => setWords({ ...words, [name]: event.currentTarget.value })} />
-  );
-  const select = (name: keyof typeof words, values: readonly string[]) => (
-    <select name={name} value={words[name]} onChange={(event) => setWords({ ...words, [name]: event.currentTarget.value })}>
-      {values.map((value) => (
-        <option key={value}>{value}</option>
-      ))}
-    </select>
+    });
+  const set = (name: keyof typeof words) => (value: string) => setWords({ ...words, [name]: value });
+  const text = (name: keyof typeof words, label: string, empty = "") => <Text label={label} empty={empty} value={words[name]} onValue={set(name)} />;
+  const select = (name: keyof typeof words, label: string, values: readonly string[]) => (
+    <Select label={label} value={words[name]} options={values.map((value) => [value, value])} onValue={set(name)} />
   );
   return (
     <>
@@ -55,115 +47,121 @@ export function FitPage() {
       </div>
       <Card>
         <form
-          class="form"
+          class="fields"
           onSubmit={(event) => {
             event.preventDefault();
             void ask();
           }}
         >
-          <Field label="Model" hint="Without one: the largest that fits.">
-            {input("model", "Qwen/Qwen3-32B")}
-          </Field>
-          <Field label="Devices">{input("on", "8xH100")}</Field>
-          <Field label="Tokens of a row">{input("seq")}</Field>
-          <Field label="Generated rows" hint="Reinforcement learning: tokens of a prompt + an answer.">
-            {input("rollout", "1024+3072")}
-          </Field>
-          <Field label="Method">{select("method", METHODS)}</Field>
-          <Field label="Program">{select("program", PROGRAMS)}</Field>
-          <Button type="submit" kind="primary" busy={busy} disabled={!words.on.trim() || !(Number(words.seq) >= 1)}>
-            Predict
-          </Button>
+          {text("model", "Model", "the largest that fits")}
+          {text("on", "Devices", "8xH100")}
+          {select("method", "Method", METHODS)}
+          {select("program", "Program", PROGRAMS)}
+          {text("seq", "Tokens of a row")}
+          {text("rollout", "Tokens generated", "1024+3072")}
+          <div class="wide">
+            <Button type="submit" kind="primary" busy={busy} disabled={!words.on.trim() || !(Number(words.seq) >= 1)}>
+              Does it fit?
+            </Button>
+          </div>
         </form>
       </Card>
       {problem && <ErrorState problem={problem} onRetry={() => void ask()} />}
       {!problem && answer?.fit && <Answer fit={answer.fit} />}
-      {!problem && answer?.largest && <Largest found={answer.largest} />}
+      {!problem && answer?.largest && (
+        <Card title="The largest model that fits, by method" testid="fit">
+          <Facts rows={Object.entries(answer.largest).map(([method, one]) => [method, one?.model ?? "none", one?.words])} />
+        </Card>
+      )}
     </>
   );
 }
 
 function Answer({ fit }: { fit: Fit }) {
   const { best, enough, largest_micro_batch: batch, longest_sequence: sequence } = fit;
+  const { speed, peak_bytes, p_fits, plan_key } = best.prediction;
+  const { generated, wh_per_1e9_tokens: energy } = best;
   return (
-    <Card title={`${best.model} on ${fit.cluster}: ${fit.fits ? "fits" : "nothing fits"}`} testid="fit">
-      {!fit.fits && <p>{enough ? `It would fit with ${enough.words}: ${bytes(enough.prediction.peak_bytes.value)}.` : "No change that is known would make it fit."}</p>}
-      <p>
-        {fit.fits ? "The fastest that is safe" : "The nearest"}: <strong>{best.words}</strong> <code>{best.prediction.plan_key}</code>
-      </p>
-      <Speed setting={best} />
-      <Memory setting={best} />
-      {best.generated && (
+    <>
+      <Card title={`${best.model} on ${fit.cluster}`} aside={<Chip tone={fit.fits ? "ok" : "oom"}>{fit.fits ? "fits" : "does not fit"}</Chip>} testid="fit">
         <p>
-          {`Rows in flight in an engine: ${number(best.generated.in_flight)} of ${number(best.generated.wanted)}; idle: training `}
-          {`${probability(best.generated.training_idle)}, engines ${probability(best.generated.engines_idle)}`}
+          {fit.fits ? "The fastest setting that is safe: " : "The nearest: "}
+          <strong>{best.words}</strong> <code>{plan_key}</code>
         </p>
+        {!fit.fits && <p>{enough ? `It would fit with ${enough.words}: ${bytes(enough.prediction.peak_bytes.value)}.` : "No change that is known would make it fit."}</p>}
+        <Facts
+          rows={[
+            ["peak memory", bytes(peak_bytes.value), `of a device; it fits with ${probability(p_fits)}`],
+            ...(speed ? [["step", stepTime(speed.step_s.value), tokensPerS(speed.tokens_per_s.value)] as const] : []),
+            ...(energy === null ? [] : [["energy", `${number(energy / 1000)} kWh`, "per 1e9 tokens"] as const]),
+            ...(batch ? [["largest micro-batch", count(batch.prediction.plan.micro_batch_size), `with ${batch.words}`] as const] : []),
+            ...(sequence ? [["longest sequence", `${count(sequence.seq_len)} tokens`, `with ${sequence.words}`] as const] : []),
+            ...(generated ? [["rows in flight", number(generated.in_flight), `of ${number(generated.wanted)}; idle: training ${probability(generated.training_idle)}, engines ${probability(generated.engines_idle)}`] as const] : []),
+          ]}
+        />
+        <p class="muted small">
+          <Prose text={fit.basis} />
+        </p>
+      </Card>
+      {fit.changes.length > 0 && (
+        <Table title="What to change, each alone" heads={["Change", "Peak", "Freed", "Fits with", "Step", "Effect"]}>
+          {fit.changes.map((one) => [
+            one.words,
+            bytes(one.prediction.peak_bytes.value),
+            bytes(one.gain_bytes),
+            probability(one.prediction.p_fits),
+            one.time_share == null ? "" : gain(one.time_share),
+            one.effect,
+          ])}
+        </Table>
       )}
       {fit.diagram.length > 0 && <Diagram fit={fit} />}
-      {batch && <p>Largest micro-batch: {`${count(batch.prediction.plan.micro_batch_size)}, with ${batch.words}`}</p>}
-      {sequence && <p>Longest sequence: {`${count(sequence.seq_len)}, with ${sequence.words}`}</p>}
-      {fit.changes.length > 0 && (
-        <table class="compact">
-          <caption>What to change, each alone</caption>
-          <thead>
-            <tr>
-              <th>Change</th>
-              <th class="num">Peak</th>
-              <th class="num">Freed</th>
-              <th class="num">P(fits)</th>
-              <th class="num">Step</th>
-              <th>Effect</th>
-            </tr>
-          </thead>
-          <tbody>
-            {fit.changes.map((one) => (
-              <tr key={one.words}>
-                <td>{one.words}</td>
-                <td class="num">{bytes(one.prediction.peak_bytes.value)}</td>
-                <td class="num">{bytes(one.gain_bytes)}</td>
-                <td class="num">{probability(one.prediction.p_fits)}</td>
-                <td class="num">{one.time_share == null ? "" : `${(100 * one.time_share).toFixed(0)} %`}</td>
-                <td>{one.effect}</td>
-              </tr>
+      <Memory setting={best} />
+    </>
+  );
+}
+
+/** heads: the first is of the rows' names, and what is behind it is numbers, but for a head called Effect. */
+function Table({ title, heads, children }: { title: string; heads: readonly string[]; children: readonly (readonly ComponentChildren[])[] }) {
+  const looks = heads.map((head, at) => (at && head !== "Effect" ? "num" : undefined));
+  return (
+    <Card title={title}>
+      <TableFrame label={title} dense>
+        <thead>
+          <tr>
+            {heads.map((head, at) => (
+              <th key={head} class={looks[at]}>{head}</th>
             ))}
-          </tbody>
-        </table>
-      )}
-      <p class="muted small">{fit.basis}</p>
+          </tr>
+        </thead>
+        <tbody>
+          {children.map((row, at) => (
+            <tr key={at}>
+              {heads.map((head, at) => (
+                <td key={head} class={looks[at]}>{row[at]}</td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </TableFrame>
     </Card>
   );
 }
 
-function Speed({ setting }: { setting: Setting }) {
-  const speed = setting.prediction.speed;
-  if (!speed) return null;
-  const energy = setting.wh_per_1e9_tokens === null ? "" : `, ${number(setting.wh_per_1e9_tokens / 1000)} kWh per 1e9 tokens`;
-  return <p>{`A step of ${stepTime(speed.step_s.value)}, ${tokensPerS(speed.tokens_per_s.value)}${energy}`}</p>;
-}
-
-function Memory({ setting }: { setting: Setting }) {
-  const { memory_parts_bytes, peak_bytes, p_fits } = setting.prediction;
-  const generated = setting.generated;
-  const parts = Object.entries(memory_parts_bytes).filter(([, size]) => size > 0);
+function Memory({ setting: { phases_bytes, generated, prediction } }: { setting: Setting }) {
+  const phases = PHASES.filter(([phase]) => phase in phases_bytes);
+  const parts = Object.entries(prediction.memory_parts_bytes).filter(([, size]) => size > 0);
   return (
-    <table class="compact">
-      <caption>{`Peak memory of a device: ${bytes(peak_bytes.value)}, P(fits) ${probability(p_fits)}`}</caption>
-      <tbody>
-        {PHASES.filter(([phase]) => phase in setting.phases_bytes).map(([phase, words]) => (
-          <tr key={phase}>
-            <th scope="row">{words}</th>
-            <td class="num">{bytes(setting.phases_bytes[phase])}</td>
-            {generated && <td>{phase in generated.p_fits && `P(fits) ${probability(generated.p_fits[phase])}, ${stepTime(generated.phases_s[phase] ?? 0)}`}</td>}
-          </tr>
-        ))}
-        {parts.map(([part, size]) => (
-          <tr key={part}>
-            <td>of a step: {part}</td>
-            <td class="num">{bytes(size)}</td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
+    <Table title="Memory of a device" heads={["When and of what", "Size", ...(generated ? ["Fits with", "Takes"] : [])]}>
+      {[
+        ...phases.map(([phase, words]) => [
+          words,
+          bytes(phases_bytes[phase]),
+          ...(generated && phase in generated.p_fits ? [probability(generated.p_fits[phase]), stepTime(generated.phases_s[phase])] : []),
+        ]),
+        ...parts.map(([part, size]) => [`of a step: ${part}`, bytes(size)]),
+      ]}
+    </Table>
   );
 }
 
@@ -173,47 +171,20 @@ function Diagram({ fit }: { fit: Fit }) {
   const shares = [...new Set(fit.diagram.map((cell) => cell.share))];
   const fastest = fit.fastest_cell;
   return (
-    <table class="compact">
-      <caption>P(fits) by the engine's share of a device, and by micro-batch</caption>
-      <thead>
-        <tr>
-          <th>Share</th>
-          {sizes.map((size) => (
-            <th class="num" key={size}>
-              {size}
-            </th>
-          ))}
-        </tr>
-      </thead>
-      <tbody>
-        {shares.map((share) => (
-          <tr key={share}>
-            <th scope="row">{share}</th>
-            {fit.diagram
-              .filter((cell) => cell.share === share)
-              .map((cell) => (
-                <td class="num" key={cell.micro_batch}>
-                  {probability(cell.p_fits)}
-                  {cell.p_fits < SURE && ` ${PHASES.find(([phase]) => phase === cell.phase)?.[1]}`}
-                  {cell.waits && ", rows wait"}
-                  {cell.share === fastest?.share && cell.micro_batch === fastest.micro_batch && <strong> fastest</strong>}
-                </td>
-              ))}
-          </tr>
-        ))}
-      </tbody>
-    </table>
-  );
-}
-
-function Largest({ found }: { found: NonNullable<FitAnswer["largest"]> }) {
-  return (
-    <Card title="The largest model that fits, by method" testid="fit">
-      {Object.entries(found).map(([method, one]) => (
-        <p key={method}>
-          {method}: <strong>{one?.model ?? "none"}</strong> {one?.words}
-        </p>
-      ))}
-    </Card>
+    <Table title="By the engine's share of a device, and by micro-batch: it fits with" heads={["Share", ...sizes.map(String)]}>
+      {shares.map((share) => [
+        share,
+        ...fit.diagram
+          .filter((cell) => cell.share === share)
+          .map((cell) => (
+            <>
+              {probability(cell.p_fits)}
+              {cell.p_fits < SURE && ` ${PHASES.find(([phase]) => phase === cell.phase)?.[1]}`}
+              {cell.waits && ", rows wait"}
+              {cell.share === fastest?.share && cell.micro_batch === fastest.micro_batch && <strong> fastest</strong>}
+            </>
+          )),
+      ])}
+    </Table>
   );
 }

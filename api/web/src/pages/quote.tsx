@@ -1,11 +1,13 @@
 /** What a campaign of this spec would meet and cost. Everything here is predicted, and says so. */
 import { Prose } from "../ui/basics";
 import type { Prediction, Quote, Range } from "../api/types";
+import { misfit } from "./use_quote";
 import { amount, bytes, count, duration, interval, probability, share, span, stepTime, tokensPerS } from "../format";
 
 export function Quote({ quote }: { quote: Quote }) {
   return (
     <div class="quote">
+      <Misfit quote={quote} />
       <Legal quote={quote} />
       <Fit quote={quote} />
       <Best quote={quote} />
@@ -15,6 +17,16 @@ export function Quote({ quote }: { quote: Quote }) {
         Predicted for {count(quote.devices)} × {quote.device}, {quote.framework}; {quote.basis.words}.
       </p>
     </div>
+  );
+}
+
+function Misfit({ quote }: { quote: Quote }) {
+  const baseline = misfit(quote);
+  if (!baseline) return null;
+  return (
+    <p class="mistake" role="status" data-testid="misfit">
+      The baseline is not expected to fit: {bytes(baseline.peak_bytes.value)} of {bytes(quote.memory_bytes)} on a device. It would only fail.
+    </p>
   );
 }
 
@@ -37,19 +49,7 @@ function Legal({ quote: { space, plans } }: { quote: Quote }) {
       {rejected.length > 0 && (
         <details class="small">
           <summary>What rejects the others</summary>
-          <table class="compact">
-            <tbody>
-              {rejected.map(([rule, rejects]) => (
-                <tr key={rule}>
-                  <td>
-                    <code>{rule}</code>
-                  </td>
-                  <td class="num">{count(rejects)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-          <p class="muted">A combination may break several rules.</p>
+          {rejected.map(([rule, rejects]) => `${rule} ${count(rejects)}`).join(", ")}. A combination may break several rules.
         </details>
       )}
     </section>
@@ -57,10 +57,10 @@ function Legal({ quote: { space, plans } }: { quote: Quote }) {
 }
 
 const CLASSES = [
-  ["sure", "surely (90 % or more)"],
-  ["likely", "likely (50 to 90 %)"],
-  ["unlikely", "unlikely (10 to 50 %)"],
-  ["hopeless", "hardly (below 10 %)"],
+  ["sure", "surely (90 % or more)", { background: "var(--ok)" }],
+  ["likely", "likely (50 to 90 %)", { background: "var(--running)" }],
+  ["unlikely", "unlikely (10 to 50 %)", { background: "var(--failed)" }],
+  ["hopeless", "hardly (below 10 %)", { background: "var(--pruned)" }],
 ] as const;
 
 function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
@@ -72,14 +72,14 @@ function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
         About <strong>{count(fit.expected)}</strong> of {count(space.legal)} are expected to fit.
       </p>
       <div class="fit-bar" role="img" aria-label={CLASSES.map(([name, words]) => `${fit[name]} fit ${words}`).join(", ")}>
-        {CLASSES.filter(([name]) => fit[name] > 0).map(([name]) => (
-          <div key={name} class={`fit-${name}`} style={{ flexGrow: fit[name] }} />
+        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, , look]) => (
+          <div key={name} style={{ ...look, flex: fit[name] }} />
         ))}
       </div>
-      <ul class="fit-legend small">
-        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, words]) => (
+      <ul class="list small">
+        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, words, look]) => (
           <li key={name}>
-            <span class={`swatch fit-${name}`} aria-hidden="true" /> {count(fit[name])} {words}
+            <span class="swatch" style={look} aria-hidden="true" /> {count(fit[name])} {words}
           </li>
         ))}
       </ul>
@@ -92,43 +92,43 @@ function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
   );
 }
 
+/** Of each row what it is, its value, and in which limits it lies. */
+export function Facts({ rows }: { rows: readonly (readonly [string, string, string?])[] }) {
+  return (
+    <dl class="quote-facts">
+      {rows.map(([name, value, limits]) => (
+        <>
+          <dt>{name}</dt>
+          <dd data-testid={name.replace(" ", "-")}>
+            {value} {limits && <span class="muted">{limits}</span>}
+          </dd>
+        </>
+      ))}
+    </dl>
+  );
+}
+
 function Best({ quote: { best } }: { quote: Quote }) {
   const first = best[0];
   if (!first) return null;
+  const row = (name: string, { value, low, high }: Prediction["peak_bytes"], format: (value: number | null | undefined) => string) =>
+    [name, format(value), `(${interval(low, high, format)})`] as const;
+  const speed = first.speed;
   return (
     <section>
       <h3>Predicted best</h3>
       <p>
         <code data-testid="predicted-best">{first.plan_key}</code>
       </p>
-      <dl class="quote-facts">
-        {first.speed && <Speed speed={first.speed} />}
-        <dt>fits</dt>
-        <dd>{probability(first.p_fits)}</dd>
-        <dt>peak memory</dt>
-        <dd>
-          {bytes(first.peak_bytes.value)} <span class="muted">({interval(first.peak_bytes.low, first.peak_bytes.high, bytes)})</span>
-        </dd>
-      </dl>
-      {!first.speed && <p class="muted small">Speeds cannot be predicted: facts about the cluster are missing.</p>}
+      <Facts
+        rows={[
+          ...(speed ? [row("speed", speed.tokens_per_s, tokensPerS), row("step", speed.step_s, stepTime), ["MFU", share(speed.mfu)] as const] : []),
+          ["fits", probability(first.p_fits)],
+          row("peak memory", first.peak_bytes, bytes),
+        ]}
+      />
+      {!speed && <p class="muted small">Speeds cannot be predicted: facts about the cluster are missing.</p>}
     </section>
-  );
-}
-
-function Speed({ speed }: { speed: NonNullable<Prediction["speed"]> }) {
-  return (
-    <>
-      <dt>speed</dt>
-      <dd>
-        {tokensPerS(speed.tokens_per_s.value)} <span class="muted">({interval(speed.tokens_per_s.low, speed.tokens_per_s.high, tokensPerS)})</span>
-      </dd>
-      <dt>step</dt>
-      <dd>
-        {stepTime(speed.step_s.value)} <span class="muted">({interval(speed.step_s.low, speed.step_s.high, stepTime)})</span>
-      </dd>
-      <dt>MFU</dt>
-      <dd>{share(speed.mfu)}</dd>
-    </>
   );
 }
 
@@ -137,21 +137,22 @@ function ends({ low, p50, high }: Range, format: (value: number) => string): str
   return p50 === null ? span(low, high, (value) => format(value ?? 0)) : `${format(p50)} (${span(low, high, (value) => format(value ?? 0))})`;
 }
 
+/** Of one device. */
+function deviceTime(hours: number): string {
+  return hours < 1 ? duration(hours * 3600) : `${amount(hours)} h`;
+}
+
 function Cost({ quote: { cost, limits } }: { quote: Quote }) {
   return (
     <section>
       <h3>Cost</h3>
-      <dl class="quote-facts">
-        <dt>trials</dt>
-        <dd>
-          {count(cost.first_runs)} and {span(cost.second_runs[0], cost.second_runs[2], count)} second runs{" "}
-          <span class="muted">of {span(cost.trial_s.low, cost.trial_s.high)} each</span>
-        </dd>
-        <dt>device-hours</dt>
-        <dd data-testid="device-hours">{ends(cost.device_hours, amount)}</dd>
-        <dt>time</dt>
-        <dd>{ends(cost.wall_s, duration)}</dd>
-      </dl>
+      <Facts
+        rows={[
+          ["trials", `${count(cost.first_runs)} and ${span(cost.second_runs[0], cost.second_runs[2], count)} second runs`, `of ${span(cost.trial_s.low, cost.trial_s.high)} each`],
+          ["device time", ends(cost.device_hours, deviceTime)],
+          ["time", ends(cost.wall_s, duration)],
+        ]}
+      />
       {[...cost.ends_before, ...limits.words].map((words) => (
         <p key={words} class="small">
           {words}

@@ -1,19 +1,13 @@
 /** The text of a spec with its line numbers; lines with mistakes are marked, and the mistakes listed below. */
 import { useRef } from "preact/hooks";
 import type { Mistake } from "../api/problem";
-import { Prose } from "../ui/basics";
-import { placed, type PlacedMistake } from "./spec_text";
+import { Button, Prose } from "../ui/basics";
+import { placed } from "./spec_text";
 
-interface EditorProps {
-  text: string;
-  mistakes: readonly Mistake[];
-  onText: (text: string) => void;
-}
+const FEWEST_ROWS = 10;
+const MOST_ROWS = 30;
 
-const FEWEST_ROWS = 18;
-const MOST_ROWS = 44;
-
-export function SpecEditor({ text, mistakes, onText }: EditorProps) {
+export function SpecEditor({ text, mistakes, onText }: { text: string; mistakes: readonly Mistake[]; onText: (text: string) => void }) {
   const area = useRef<HTMLTextAreaElement>(null);
   const gutter = useRef<HTMLDivElement>(null);
   const found = placed(text, mistakes);
@@ -54,30 +48,18 @@ export function SpecEditor({ text, mistakes, onText }: EditorProps) {
         />
       </div>
       <ul class="mistakes" id="mistakes" data-testid="mistakes">
-        {found.map((mistake) => (
-          <MistakeLine key={mistake.pointer + mistake.detail} mistake={mistake} onShow={show} />
+        {found.map(({ line, pointer, detail }) => (
+          <li key={pointer + detail}>
+            {line !== null && (
+              <Button kind="link" onClick={() => show(line)}>
+                line {line + 1}
+              </Button>
+            )}{" "}
+            {pointer && <code>{`${pointer.slice(1).replaceAll("/", ".")}: `}</code>}
+            <Prose text={detail} />
+          </li>
         ))}
       </ul>
     </>
-  );
-}
-
-function MistakeLine({ mistake, onShow }: { mistake: PlacedMistake; onShow: (line: number) => void }) {
-  const { line, pointer, detail } = mistake;
-  const path = pointer.slice(1).replaceAll("/", ".");
-  return (
-    <li>
-      {line !== null && (
-        <button type="button" class="json-link" onClick={() => onShow(line)}>
-          line {line + 1}
-        </button>
-      )}{" "}
-      {path && (
-        <>
-          <code>{path}</code>:{" "}
-        </>
-      )}
-      <Prose text={detail} />
-    </li>
   );
 }

@@ -1,7 +1,12 @@
 import { expect, test } from "vitest";
-import { lineOfPointer, placed, specOf, typeOf, type SpecForm } from "./spec_text";
+import { answered, answerOf, isLaunch, lineOfPointer, placed, specOf, typeOf, withAnswer } from "./spec_text";
+import type { SpecForm } from "./create_form";
 
 const FORM: SpecForm = {
+  workload: "torch",
+  command: "",
+  directory: "",
+  script: "",
   name: "my-gpt",
   model: "llama3-8b",
   cluster: "dgx-h100",
@@ -42,11 +47,28 @@ test("the form writes a spec, and leaves out what is empty", () => {
   );
 });
 
-test("a simulated runner has the simulated workload, and no baseline is no key", () => {
-  const text = specOf({ ...FORM, runner: "simulated", baseline: false, catalogs: [], nodes: "", trials: "", wallHours: "" });
+test("a training code has what it needs, and no baseline is no key", () => {
+  const text = specOf({ ...FORM, workload: "simulated", baseline: false, catalogs: [], nodes: "", trials: "", wallHours: "" });
   expect(text).toContain("workload: simulated\n");
   expect(text).toContain("cluster: dgx-h100\n");
   expect(text).not.toMatch(/baseline|budget|catalogs/);
+  const command = specOf({ ...FORM, workload: "command", command: "python x.py --b {micro_batch_size} " });
+  expect(command).toContain('workload: {kind: command, command: "python x.py --b {micro_batch_size}"}\n');
+  expect(specOf({ ...FORM, workload: "deepspeed", directory: "run", script: "a.py" })).toContain("workload: {kind: deepspeed, directory: run, script: a.py}\n");
+});
+
+test("an answer stands at its path, and all questions are taken away at once", () => {
+  const spec = "# a comment\nname: x\nopen_questions:\n- 'model.layers: how many?'\n- |-\n  two\n  lines\nmodel:\n  layers:\ncluster: dgx\n";
+  expect(answerOf(spec, "model.layers")).toBe("");
+  expect(answerOf(spec, "cluster.nodes")).toBeNull();
+  const done = answered(withAnswer(spec, "model.layers", "32"));
+  expect(done).toBe("# a comment\nname: x\nmodel:\n  layers: 32\ncluster: dgx\n");
+  expect([answerOf(done, "model.layers"), answered(done)]).toEqual(["32", done]);
+});
+
+test("a launch is told from a spec", () => {
+  expect(["#!/bin/bash\n", "torchrun --nproc-per-node 8 x.py", "#SBATCH -N 4\n", "cd x\nsrun python x.py"].map(isLaunch)).toEqual([true, true, true, true]);
+  expect(["name: x\nworkload: {kind: command, command: torchrun x.py}", "", "# python is a word\nmodel: a"].map(isLaunch)).toEqual([false, false, false]);
 });
 
 test("words that YAML would read as something else are quoted", () => {

@@ -1,33 +1,12 @@
 /** Specs as text: what the form writes, and where in a text a mistake is. */
 import type { Mistake } from "../api/problem";
-
-/** What the form asks for; "" leaves a key out. */
-export interface SpecForm {
-  name: string;
-  model: string;
-  cluster: string;
-  nodes: string;
-  globalBatch: string;
-  dtype: string;
-  objective: string;
-  search: string;
-  runner: string;
-  trials: string;
-  deviceHours: string;
-  wallHours: string;
-  parallel: string;
-  /** Of knobs. */
-  catalogs: readonly string[];
-  baseline: boolean;
-  tp: string;
-  pp: string;
-  microBatch: string;
-  zero: string;
-}
+import type { SpecForm } from "./create_form";
 
 /** The form as a spec in YAML, as the examples are written. */
 export function specOf(form: SpecForm): string {
-  const simulated = form.runner === "simulated";
+  const { workload: kind, command, directory, script, dtype } = form;
+  const own: Record<string, Record<string, string>> = { torch: { dtype }, command: { command }, simulated: {}, deepspeed: { directory, script } };
+  const told = own[kind] ?? { directory };
   const budget = flow({ trials: form.trials, device_hours: form.deviceHours, wall_time_s: seconds(form.wallHours) });
   const setting = { tp: form.tp, pp: form.pp, micro_batch_size: form.microBatch, zero_stage: form.zero };
   return block({
@@ -35,7 +14,7 @@ export function specOf(form: SpecForm): string {
     model: scalar(form.model),
     cluster: form.nodes ? flow({ preset: form.cluster, nodes: form.nodes }) : scalar(form.cluster),
     global_batch_size: scalar(form.globalBatch),
-    workload: simulated ? "simulated" : form.dtype && flow({ kind: "torch", dtype: form.dtype }),
+    workload: Object.values(told).some(Boolean) ? flow({ kind, ...told }) : scalar(kind),
     catalogs: form.catalogs.length ? `[${form.catalogs.map(scalar).join(", ")}]` : "",
     baseline: form.baseline ? flow(setting) : "",
     objective: scalar(form.objective),
@@ -44,6 +23,29 @@ export function specOf(form: SpecForm): string {
     budget,
     parallel: scalar(form.parallel),
   });
+}
+
+/** Whether a text starts a training, and is no spec. */
+export function isLaunch(text: string): boolean {
+  return /^(#!|#(SBATCH|PBS)\b|\s*(srun|sbatch|torchrun|python3?|deepspeed|accelerate)\s)/m.test(text);
+}
+
+/** An imported spec without its open questions. */
+export function answered(spec: string): string {
+  return spec.replace(/^open_questions:\n(-.*\n( .*\n)*)*/m, "");
+}
+
+/** What stands at a path that has a line of its own; null where it has none. */
+export function answerOf(spec: string, path: string): string | null {
+  const at = lineOfPointer(spec, `/${path.replaceAll(".", "/")}`) ?? -1;
+  const [key, value] = /^\s*([^:]*): ?(.*)$/.exec(spec.split("\n")[at] ?? "")?.slice(1) ?? [];
+  return key === path.split(".").pop() ? (value ?? "") : null;
+}
+
+export function withAnswer(spec: string, path: string, value: string): string {
+  const lines = spec.split("\n");
+  const at = lineOfPointer(spec, `/${path.replaceAll(".", "/")}`) ?? -1;
+  return lines.map((line, index) => (index === at ? `${line.slice(0, line.indexOf(":") + 1)} ${value}` : line)).join("\n");
 }
 
 function seconds(hours: string): string {
@@ -67,7 +69,8 @@ function filled(entries: Record<string, string>): [string, string][] {
 }
 
 /** Quoted where YAML could read it as something else than the word or number that it is. */
-function scalar(text: string): string {
+function scalar(given: string): string {
+  const text = given.trim();
   if (text === "" || /^-?\d+(\.\d+)?$/.test(text)) return text;
   const word = /^[A-Za-z][A-Za-z0-9._-]*$/.test(text) && !/^(true|false|yes|no|on|off|null|y|n)$/i.test(text);
   return word ? text : JSON.stringify(text);

@@ -7,7 +7,7 @@ import { typeOf } from "./spec_text";
 
 const REST_MS = 400;
 
-/** Of `text`, which may no longer be what is written. quote: the last good one, also while a newer text is asked. */
+/** Of `text`, which may no longer be what is written. quote: the last one while a newer text is asked; null for a wrong text. */
 export interface Quoted {
   text: string;
   quote: Quote | null;
@@ -16,6 +16,11 @@ export interface Quoted {
 }
 
 const NOTHING: Quoted = { text: "", quote: null, problem: null, asking: false };
+
+/** The baseline's prediction where it is not expected to fit. */
+export function misfit(quote: Quote | null): Quote["baseline"] {
+  return quote?.baseline && quote.baseline.p_fits < 0.5 ? quote.baseline : null;
+}
 
 export function useQuote(text: string): Quoted {
   const [quoted, setQuoted] = useState<Quoted>(NOTHING);
@@ -32,7 +37,7 @@ export function useQuote(text: string): Quoted {
       } catch (error) {
         if (aborter.signal.aborted) return;
         const problem = error instanceof Problem ? error : unreachable(error);
-        setQuoted((last) => ({ text, quote: last.quote, problem, asking: false }));
+        setQuoted({ text, quote: null, problem, asking: false });
         if (problem.passing) again = window.setTimeout(() => setTries(tries + 1), (problem.retryAfterS ?? 5) * 1000);
       }
     };

@@ -11,7 +11,7 @@ from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from os.path import exists, join, normpath
+from os.path import join, normpath
 from pathlib import Path, PurePath
 
 from meshtune.runners.programs.capture.stand_in import BARRED, CONTAINERS, NAMES, named_files
@@ -23,7 +23,7 @@ from meshtune.runners.programs.dialects.bash.script import read_script
 from meshtune.runners.programs.dialects.call import Call, call_of, launch_of, starts_a_program, starts_scripts, trains
 from meshtune.runners.programs.dialects.job_script import submitted_head, with_devices
 from meshtune.runners.programs.dialects.job_variables import head_variables
-from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, option_value, read_file
+from meshtune.runners.untrusted_text import SLOW_LIMITS, UnreadableText, is_there, option_value, read_file
 from meshtune.search_spaces.checks import raising
 
 # A value that each job has its own of: the scheduler sets these for trials, too.
@@ -382,7 +382,7 @@ def _beside(program: str, path: Path | None, notes: list[str]) -> str:
     """The folder of a script beside which the program lies, and not in the present folder; "" else."""
     folder = str(path.absolute().parent if path else Path.cwd())
     # A name may be longer than any file's.
-    if not is_known(program) or exists(program) or not exists(join(folder, program)):
+    if not is_known(program) or is_there(program) or not is_there(join(folder, program)):
         return ""
     notes.append(f"{program} lies beside the script, in whose folder trials start")
     return folder
@@ -397,7 +397,7 @@ def _files(
     if path is not None:
         for folder in (str(path.absolute().parent), os.getcwd(), command.directory):
             if folder and is_known(folder):
-                found |= named_files(words, folder)
+                found |= named_files(words, folder, is_there)
     asked = []
     for _, script, at in chain:
         found |= script.files
