@@ -60,6 +60,13 @@ function two(large: number, unit: string, small: number, smallUnit: string): str
   return small ? `${large} ${unit} ${small} ${smallUnit}` : `${large} ${unit}`;
 }
 
+/** Work of devices, in the unit that fits: 0.23 device-seconds, 12 device-minutes, 3.5 device-hours. */
+export function deviceTime(hours: Maybe): string {
+  if (hours === null || hours === undefined) return UNKNOWN;
+  const [size, unit] = hours === 0 || hours >= 0.995 ? [1, "hours"] : hours * 60 >= 0.995 ? [60, "minutes"] : [3600, "seconds"];
+  return `${amount(hours * size)} device-${unit}`;
+}
+
 /** A range of durations; one where both ends read alike. */
 export function span(low: Maybe, high: Maybe, format: (value: Maybe) => string = duration): string {
   const [from, to] = [format(low), format(high)];
