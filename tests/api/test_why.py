@@ -163,6 +163,11 @@ def test_the_comparison_has_the_numbers_of_each_campaign_by_the_same_words(clien
             if one is not None:
                 assert one["trial"] == other["trial"]
                 assert one["tokens_per_s_per_device"]["value"] == pytest.approx(other["objective"]["value"])
+        values = [point["value"] for point in each["progress"]]
+        assert values == sorted(values)
+        assert values[-1] == pytest.approx(summary["fastest_once"]["objective"]["value"])
+        assert each["progress"][-1]["done"] == summary["done"] - summary["confirmations"]
+        assert each["progress"][-1]["device_hours"] <= summary["device_hours"]
 
 
 def test_a_comparison_is_of_two_to_twenty_campaigns_that_are_there(client, create, problem):

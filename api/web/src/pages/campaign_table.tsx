@@ -71,7 +71,7 @@ function Cells({ campaign }: { campaign: CampaignView }) {
     <>
       <td class="campaign-name">
         <a href={href({ page: "campaign", id: campaign.id })}>{campaign.name}</a>
-        <div class="muted small">{campaign.id}</div>
+        <div class="muted small cut" title={campaign.id}>{campaign.id}</div>
         <Tags tags={campaign.tags} />
       </td>
       <td>
@@ -80,7 +80,7 @@ function Cells({ campaign }: { campaign: CampaignView }) {
           {words}
         </div>
       </td>
-      <td data-label="On">
+      <td>
         <div class="cut">{campaign.model}</div>
         <div class="muted small" title={`${count(campaign.nodes)} nodes, ${count(campaign.devices)} devices`}>
           {campaign.cluster}, <span class="nowrap">{count(campaign.nodes)} × {count(campaign.devices / campaign.nodes)}</span>
