@@ -106,7 +106,7 @@ function saying({ state, trouble, reason }: CampaignView): string {
 }
 
 /** One gain and one speed, what has to be known of them, and the differences from the baseline. */
-function Found({ campaign: { simulated, summary } }: { campaign: CampaignView }) {
+export function Found({ campaign: { simulated, summary } }: { campaign: CampaignView }) {
   const found = summary.recommended;
   if (!found) return <>{UNKNOWN}</>;
   const { objective: reached, gain_over_baseline: over, gain_rounds, changes, changed_numerics } = found;

@@ -1,0 +1,26 @@
+/** Where specs differ. */
+import { UNKNOWN } from "../format";
+
+/** path: dotted, a knob by its name. values: in the order of the specs; "–" where a spec has none. */
+export interface Difference {
+  readonly path: string;
+  readonly values: readonly string[];
+}
+
+// What another device can do follows from its name.
+const RATES = /^cluster\.\w+\.(?!name$)/;
+
+/** But for their names. */
+export function specDifferences(specs: readonly object[]): Difference[] {
+  const flat = specs.map((spec) => new Map(leaves(spec, "")));
+  const paths = [...new Set(flat.flatMap((leaf) => [...leaf.keys()]))].filter((path) => path !== "name");
+  const found = paths.map((path) => ({ path, values: flat.map((leaf) => leaf.get(path) ?? UNKNOWN) })).filter(({ values }) => new Set(values).size > 1);
+  return found.some(({ path }) => path === "cluster.device.name") ? found.filter(({ path }) => !RATES.test(path)) : found;
+}
+
+function leaves(value: unknown, path: string): [string, string][] {
+  if (value === null || value === undefined) return [];
+  if (typeof value !== "object") return [[path, String(value)]];
+  if (Array.isArray(value) && value.every((one) => typeof one !== "object")) return [[path, value.join(", ")]];
+  return Object.entries(value).flatMap(([key, inner]) => leaves(inner, `${path}${path && "."}${Array.isArray(value) ? (inner?.name ?? key) : key}`));
+}
