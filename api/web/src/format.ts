@@ -63,8 +63,9 @@ function two(large: number, unit: string, small: number, smallUnit: string): str
 /** Work of devices, in the unit that fits: 0.23 device-seconds, 12 device-minutes, 3.5 device-hours. */
 export function deviceTime(hours: Maybe): string {
   if (hours === null || hours === undefined) return UNKNOWN;
-  const [size, unit] = hours === 0 || hours >= 0.995 ? [1, "hours"] : hours * 60 >= 0.995 ? [60, "minutes"] : [3600, "seconds"];
-  return `${amount(hours * size)} device-${unit}`;
+  const [size, unit] = hours === 0 || hours >= 0.995 ? [1, "hour"] : hours * 60 >= 0.995 ? [60, "minute"] : [3600, "second"];
+  const text = amount(hours * size);
+  return `${text} device-${unit}${text === "1" ? "" : "s"}`;
 }
 
 /** A range of durations; one where both ends read alike. */

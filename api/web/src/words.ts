@@ -1,7 +1,7 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
 import type { CampaignState, Cause, Change, TrialBrief, TrialState, Verdict } from "./api/types";
 import { labelOf } from "./campaign/data/values";
-import { clock, count, UNKNOWN } from "./format";
+import { clock, count } from "./format";
 
 export type Tone = "ok" | "oom" | "failed" | "pruned" | "running" | "plain";
 
@@ -70,9 +70,9 @@ export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word:
   return { word: STATE_WORDS[trial.state], tone: trial.state === "running" ? "running" : "plain" };
 }
 
-/** How a plan differs from the baseline: "pipeline 64 → 32, recompute full → selective". */
-export function changeWords(changes: readonly Change[]): string {
-  return changes.map(({ knob, before, after }) => `${labelOf(knob)} ${before ?? UNKNOWN} → ${after ?? UNKNOWN}`).join(", ");
+/** "pipeline 64 → 32". */
+export function changeWords({ knob, before, after }: Change): string {
+  return `${labelOf(knob)} ${before ?? "inactive"} → ${after ?? "inactive"}`;
 }
 
 /** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */

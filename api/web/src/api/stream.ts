@@ -10,46 +10,24 @@ import type { EventView } from "./types";
 /** connecting: for the first time, or in another page. stopped: closed, or refused in a way that asking again does not mend. */
 export type StreamState = "connecting" | "live" | "reconnecting" | "paused" | "stopped";
 
-/** One event of text/event-stream; id "" where none was sent yet. */
+/** One event of text/event-stream. */
 export interface Message {
   id: string;
   event: string;
   data: string;
 }
 
-/** Cuts a stream of text into its messages, wherever the pieces were split. Comments are dropped. */
+/** Cuts the service's stream of text into its messages, wherever the pieces were split. What has no data is dropped. */
 export class MessageReader {
   private rest = "";
-  private id = "";
-  private event = "";
-  private data: string[] = [];
-  /** Milliseconds of the last `retry:`, null before one came. */
-  retryMs: number | null = null;
 
   push(piece: string): Message[] {
-    const lines = (this.rest + piece).split(/\r\n|\n|\r(?=[^])/);
-    this.rest = lines.pop() ?? "";
-    return lines.flatMap((line) => this.line(line));
-  }
-
-  private line(line: string): Message[] {
-    if (line === "") return this.end();
-    const at = line.indexOf(":");
-    const field = at < 0 ? line : line.slice(0, at); // "" for a comment
-    const value = at < 0 ? "" : line.slice(at + 1).replace(/^ /, "");
-    if (field === "id") this.id = value;
-    else if (field === "event") this.event = value;
-    else if (field === "data") this.data.push(value);
-    else if (field === "retry" && /^\d+$/.test(value)) this.retryMs = Number(value);
-    return [];
-  }
-
-  private end(): Message[] {
-    const message = { id: this.id, event: this.event || "message", data: this.data.join("\n") };
-    const empty = this.data.length === 0;
-    this.event = "";
-    this.data = [];
-    return empty ? [] : [message];
+    const blocks = (this.rest + piece).split("\n\n");
+    this.rest = blocks.pop()!;
+    return blocks.flatMap((block) => {
+      const { id = "", event = "", data } = Object.fromEntries(block.split("\n").map((line) => line.split(/: ?(.*)/, 2))) as Partial<Message>;
+      return data ? [{ id, event, data }] : [];
+    });
   }
 }
 
@@ -180,19 +158,16 @@ async function read(signal: AbortSignal, tell: (said: Exclude<Said, "who">) => v
   tellState("connecting");
   while (!signal.aborted) {
     try {
-      const headers: Record<string, string> = { Accept: "text/event-stream" };
-      if (lastId) headers["Last-Event-ID"] = lastId;
-      const answer = await request("stream", { headers, signal });
-      const wait = await listen(answer, (message) => {
+      const answer = await request("stream", { signal, headers: { Accept: "text/event-stream", ...(lastId && { "Last-Event-ID": lastId }) } });
+      await listen(answer, (message) => {
         if (message.event !== "ready") return tell({ message });
         waitMs = FIRST_WAIT_MS;
         lastId = message.id;
         tellState("live");
       });
-      if (wait !== null) waitMs = Math.max(wait, waitMs);
     } catch (error) {
       if (error instanceof Problem && !error.passing) return tellState("stopped");
-      if (error instanceof Problem && error.retryAfterS !== null) waitMs = Math.max(waitMs, error.retryAfterS * 1000);
+      if (error instanceof Problem) waitMs = Math.max(waitMs, (error.retryAfterS ?? 0) * 1000);
     }
     if (signal.aborted) return;
     tellState("reconnecting");
@@ -204,14 +179,14 @@ async function read(signal: AbortSignal, tell: (said: Exclude<Said, "who">) => v
   }
 }
 
-/** Read until the connection ends; returns the milliseconds that the service wants us to wait, null for none said. */
-async function listen(answer: Response, hear: (message: Message) => void): Promise<number | null> {
+/** Read until the connection ends. */
+async function listen(answer: Response, hear: (message: Message) => void): Promise<void> {
   const reader = new MessageReader();
   const body = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
   for (;;) {
     const silence = setTimeout(() => void body.cancel(), SILENCE_MS);
     const { done, value } = await body.read().finally(() => clearTimeout(silence));
-    if (done) return reader.retryMs;
+    if (done) return;
     for (const message of reader.push(value)) hear(message);
   }
 }

@@ -110,7 +110,7 @@ export function Found({ campaign: { simulated, summary } }: { campaign: Campaign
   const found = summary.recommended;
   if (!found) return <>{UNKNOWN}</>;
   const { objective: reached, gain_over_baseline: over, gain_rounds, changes, changed_numerics } = found;
-  const words = summary.recommended_is_baseline ? "the baseline" : changeWords(changes);
+  const words = summary.recommended_is_baseline ? "the baseline" : changes.map(changeWords).join(", ");
   return (
     <>
       <div class="row" title={`trial ${found.trial}: ${found.plan_key}`}>

@@ -94,8 +94,7 @@ function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: bool
   return (
     <EmptyState title="There are no campaigns yet">
       <p class="muted">
-        A campaign tries plans of one training job on one cluster, by short real runs, and keeps the fastest. Start one
-        here, or where the service runs with <code>meshtune run examples/demo.yaml</code>.
+        A campaign tries settings of one training job by short real runs, and keeps the fastest.
       </p>
       <ButtonLink kind="primary" href={href({ page: "new" })}>
         New campaign

@@ -44,7 +44,7 @@ export function Compare() {
       {chosen.length < FEWEST ? (
         <Card>
           <EmptyState title={chosen.length === 0 ? "Choose two campaigns or more" : "Choose one more campaign"}>
-            <p class="muted">Campaigns of one model on different numbers of devices show how its speed grows with them, and what of it is lost.</p>
+            <p class="muted">Campaigns of one model on different numbers of devices also show how its speed grows.</p>
           </EmptyState>
         </Card>
       ) : (
@@ -73,7 +73,7 @@ function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) =>
     <Menu label="Choose campaigns" stays testid="chooser">
       <input type="search" data-filter aria-label="Find campaigns" placeholder="Name, model or cluster" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
       {problem && !data && <ErrorState problem={problem} onRetry={refresh} />}
-      {data && shown.length === 0 && <p class="muted">{data.campaigns.length ? "No campaign has that in its name." : "There are no campaigns yet."}</p>}
+      {data && shown.length === 0 && <p class="muted">There are none.</p>}
       <div class="choices">
         {shown.map(({ id, model, cluster, nodes }) => (
           <label key={id}>
@@ -164,7 +164,7 @@ function Progress({ rows }: { rows: Row[] }) {
   return (
     <Card
       title="Best so far"
-      aside={<Switch label="Horizontal axis" options={[["done", "by trials"], ["device_hours", "by device-hours"]] as const} value={against} onChange={setAgainst} />}
+      aside={<Switch label="Horizontal axis" options={[["done", "by trial"], ["device_hours", "by device-hour"]] as const} value={against} onChange={setAgainst} />}
     >
       <CurveChart
         testid="progress-chart"
@@ -231,10 +231,7 @@ function ComparisonTable({ rows, scales }: { rows: Row[]; scales: boolean }) {
               {count(row.devices)}
               <div class="small muted">{count(row.nodes)} {row.nodes === 1 ? "node" : "nodes"}</div>
             </td>
-            <td class="campaign-found">
-              <Found campaign={row.view} />
-              {row.recommended && <a class="small" href={href({ page: "trial", id: row.id, number: row.recommended.trial })}>trial {row.recommended.trial}</a>}
-            </td>
+            <td class="campaign-found"><Found campaign={row.view} /></td>
             <Cell estimate={row.recommended?.tokens_per_s} format={short} />
             {scales && <Cell estimate={row.efficiency} format={share} note={row.efficiency_against === row.id ? "the reference" : row.efficiency_against && `of ${row.efficiency_against}`} />}
             {scales && <Cell estimate={row.projected?.tokens_per_s} format={short} note={row.projected?.efficiency && `${share(row.projected.efficiency.value)} efficiency`} />}
