@@ -127,6 +127,9 @@ def test_campaigns_at_two_node_counts_are_laid_side_by_side(client, simulated):
     assert large["projected"]["efficiency"]["value"] == pytest.approx(shares[1] / shares[0])
     assert any("simulated" in note for note in shown["notes"])
     assert any("global batch 128, not 64" in note for note in shown["notes"])
+    other = simulated(cluster={"preset": "dgx-a100", "nodes": 2})
+    notes = client.get("/v1/comparison", params={"campaign": [two, other]}).json()["notes"]
+    assert not any("was measured on" in note for note in notes)
 
 
 def test_what_differs_or_was_not_measured_is_said(client, create, simulated):

@@ -286,7 +286,8 @@ def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
 
 def _hardware_notes(entries: Sequence[_Entry]) -> list[str]:
     """Sentences on campaigns that were measured on other hardware than the first one whose hardware is known."""
-    known = [(one.campaign, own) for one in entries if (own := reference_of(one.trials)) is not None]
+    real = [one for one in entries if not one.campaign.simulated]
+    known = [(one.campaign, own) for one in real if (own := reference_of(one.trials)) is not None]
     return [
         f"{one.id} was measured on {kinds_text(own.hardware, beside=base.hardware)}, "
         f"{known[0][0].id} on {kinds_text(base.hardware, beside=own.hardware)}"

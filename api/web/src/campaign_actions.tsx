@@ -10,7 +10,7 @@ import { Confirm, Dialog } from "./ui/dialog";
 import { Menu } from "./ui/menu";
 import { ErrorState } from "./ui/states";
 
-export type Move = "pause" | "resume" | "cancel" | "clone";
+type Move = "pause" | "resume" | "cancel" | "clone";
 
 /** The moves of a state, in the order of their buttons. */
 export const MOVES: Record<CampaignState, readonly Move[]> = {

@@ -26,26 +26,16 @@ export function CampaignTable({ campaigns, sort, onSort, onChange, picked, onPic
     <TableFrame label="Campaigns" testid="campaign-table">
       <thead>
         <tr>
-          <th scope="col">
-            <span class="visually-hidden">Compare</span>
-          </th>
-          <Head {...head} by="name">
-            Campaign
-          </Head>
-          <Head {...head} by="state">
-            State
-          </Head>
+          <th scope="col"><span class="visually-hidden">Compare</span></th>
+          <Head {...head} by="name">Campaign</Head>
+          <Head {...head} by="state">State</Head>
           <Head {...head}>Model and cluster</Head>
           <Head {...head} title="The plan to use, its gain over the baseline, and in which settings it differs from that">
             Recommended
           </Head>
           <Head {...head}>Trials</Head>
-          <Head {...head} by="created_at" descendingFirst>
-            Started
-          </Head>
-          <th scope="col">
-            <span class="visually-hidden">Actions</span>
-          </th>
+          <Head {...head} by="created_at" descendingFirst>Started</Head>
+          <th scope="col"><span class="visually-hidden">Actions</span></th>
         </tr>
       </thead>
       <tbody>
@@ -76,9 +66,7 @@ function Cells({ campaign }: { campaign: CampaignView }) {
       </td>
       <td>
         <Chip tone={CAMPAIGN_TONES[campaign.state]}>{campaign.state}</Chip>
-        <div class="small cut" title={words}>
-          {words}
-        </div>
+        <div class="small cut" title={words}>{words}</div>
       </td>
       <td>
         <div class="cut">{campaign.model}</div>
@@ -120,9 +108,7 @@ export function Found({ campaign: { simulated, summary } }: { campaign: Campaign
         {over && gain_rounds === 0 && !summary.recommended_is_baseline && <Chip title={NOT_CONFIRMED}>not confirmed</Chip>}
         {changed_numerics.length > 0 && <Chip title={changed_numerics.join(", ")}>changes numerics</Chip>}
       </div>
-      <div class="small cut" title={words}>
-        {words}
-      </div>
+      <div class="small cut" title={words}>{words}</div>
     </>
   );
 }

@@ -34,11 +34,6 @@ export function Compare() {
     <>
       <div class="page-head">
         <Title>Compare campaigns</Title>
-        {chosen.map((id, at) => (
-          <Chip key={id} onRemove={() => toggle(id)} title="Take it out of the comparison">
-            <Swatch at={at} /> {id}
-          </Chip>
-        ))}
         <Chooser chosen={chosen} toggle={toggle} />
       </div>
       {chosen.length < FEWEST ? (
@@ -184,22 +179,23 @@ function said(rows: readonly Row[], text: string): string {
 /** Of one model on different numbers of devices. */
 function Scaling({ rows, scales }: { rows: Row[]; scales: Row[][] }) {
   const unit = said(rows, "tokens/s");
+  const made = madeBy(scales.flat());
   const spots = (row: Row, speed: Estimate | undefined, how: string) =>
     speed ? [{ x: row.devices, y: speed.value, words: `${row.id}: ${short(speed.value)} ${unit} ${how} on ${row.devices} devices (${interval(speed.low, speed.high, short)})` }] : [];
-  const made = (row: Row) => spots(row, row.recommended?.tokens_per_s, row.simulated ? "simulated" : "measured");
+  const own = (row: Row) => spots(row, row.recommended?.tokens_per_s, row.simulated ? "simulated" : "measured");
   const curves = scales.flatMap((group) => [
     { look: "projected", points: group.flatMap((row) => spots(row, row.projected?.tokens_per_s, "projected")) },
-    { look: "joined", points: group.flatMap(made) },
-    ...group.map((row) => ({ ...lookOf(row.at), points: made(row) })),
+    { look: "joined", points: group.flatMap(own) },
+    ...group.map((row) => ({ ...lookOf(row.at), points: own(row) })),
   ]);
   const all = curves.flatMap(({ points }) => points);
   return (
     <Card title="Scaling" aside={<span class="muted small">{said(rows, "tokens/s")} of the recommended settings; dashed: projected from the smallest</span>}>
       <CurveChart
         testid="speed-chart"
-        label={`${said(rows, "Tokens per second")} by devices, ${madeBy(rows)}`}
+        label={`${said(rows, "Tokens per second")} by devices, ${made}`}
         x={doublings(all.map(({ x }) => x), "devices")}
-        y={numbers(all.map(({ y }) => y), { title: `${unit}, ${madeBy(rows)}`, format: short, fromZero: true, room: 0.05 })}
+        y={numbers(all.map(({ y }) => y), { title: `${unit}, ${made}`, format: short, fromZero: true, room: 0.05 })}
         curves={curves}
       />
     </Card>

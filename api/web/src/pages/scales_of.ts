@@ -1,16 +1,13 @@
 /** Which of some campaigns scale one training. */
 import type { ComparedCampaign } from "../api/types";
 
-/** Those that the service measures against one and the same, where they ran on different numbers of devices: on each number
- * the fastest, in the order of devices. */
+/** Those that the service measures against one and the same, on different numbers of devices: on each the fastest, in order. */
 export function scalesOf<Row extends Pick<ComparedCampaign, "devices" | "efficiency_against" | "recommended">>(rows: readonly Row[]): Row[][] {
-  const kinds = new Map<string, Map<number, Row>>();
-  const speed = (row: Row | undefined) => row?.recommended?.tokens_per_s.value ?? 0;
-  for (const row of rows) {
-    if (row.efficiency_against === null) continue;
-    const kind = kinds.get(row.efficiency_against) ?? new Map<number, Row>();
-    if (speed(row) > speed(kind.get(row.devices))) kind.set(row.devices, row);
-    kinds.set(row.efficiency_against, kind);
-  }
-  return [...kinds.values()].filter((kind) => kind.size > 1).map((kind) => [...kind.values()].sort((a, b) => a.devices - b.devices));
+  const speed = ({ recommended }: Row) => recommended?.tokens_per_s.value ?? 0;
+  const upwards = rows.filter((row) => row.efficiency_against !== null).sort((a, b) => a.devices - b.devices || speed(b) - speed(a));
+  const kinds = new Set(upwards.map((row) => row.efficiency_against));
+  return [...kinds]
+    .map((kind) => upwards.filter((row) => row.efficiency_against === kind))
+    .map((alike) => alike.filter(({ devices }, at) => devices !== alike[at - 1]?.devices))
+    .filter((line) => line.length > 1);
 }

@@ -7,15 +7,16 @@ export interface Difference {
   readonly values: readonly string[];
 }
 
-// What another device can do follows from its name.
-const RATES = /^cluster\.\w+\.(?!name$)/;
+/** What follows from a name that differs. */
+const FOLLOW = { "model.name": /^model\./, "cluster.device.name": /^cluster\.\w+\./ };
 
 /** But for their names. */
 export function specDifferences(specs: readonly object[]): Difference[] {
   const flat = specs.map((spec) => new Map(leaves(spec, "")));
-  const paths = [...new Set(flat.flatMap((leaf) => [...leaf.keys()]))].filter((path) => path !== "name");
+  const paths = [...new Set(flat.flatMap((leaf) => [...leaf.keys()]))];
   const found = paths.map((path) => ({ path, values: flat.map((leaf) => leaf.get(path) ?? UNKNOWN) })).filter(({ values }) => new Set(values).size > 1);
-  return found.some(({ path }) => path === "cluster.device.name") ? found.filter(({ path }) => !RATES.test(path)) : found;
+  const told = Object.entries(FOLLOW).filter(([name]) => found.some(({ path }) => path === name));
+  return found.filter(({ path }) => path !== "name" && told.every(([name, rest]) => path === name || !rest.test(path)));
 }
 
 function leaves(value: unknown, path: string): [string, string][] {
