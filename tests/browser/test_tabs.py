@@ -106,6 +106,22 @@ def test_a_page_is_alive_after_ten_times_back_and_forth(new_tab, service):
     expect(page.get_by_role("heading", level=1)).to_have_text("heard")
 
 
+def test_every_page_says_that_the_service_is_away_and_goes_on_once_it_is_back(new_tab, service):
+    campaign = ids(service)[0]
+    pages = [new_tab() for _ in range(2)]
+    for page in pages:
+        page.goto(f"{service.url}/#/campaigns/{campaign}")
+        expect_live(page)
+    service.kill()
+    for page in pages:
+        expect(page.get_by_test_id("reconnecting")).to_be_visible()
+    service.start()
+    service.call("PATCH", f"/v1/campaigns/{campaign}", {"name": "while it was away"})
+    for page in pages:
+        expect(page.get_by_role("heading", level=1)).to_have_text("while it was away", timeout=4 * PATIENCE_MS)
+        expect(page.get_by_test_id("reconnecting")).to_be_hidden()
+
+
 def test_who_signs_out_is_out_in_every_page(new_tab, service):
     pages = [new_tab() for _ in range(2)]
     for page in pages:

@@ -34,7 +34,7 @@ export function Compare() {
     <>
       <div class="page-head">
         <Title>Compare campaigns</Title>
-        <Chooser chosen={chosen} toggle={toggle} />
+        <div class="push"><Chooser chosen={chosen} toggle={toggle} /></div>
       </div>
       {chosen.length < FEWEST ? (
         <Card>
