@@ -9,6 +9,9 @@ import { Head, TableFrame, type Sort } from "../ui/table";
 import { Ago } from "../ui/time";
 import { CAMPAIGN_TONES, changeWords, failureWords, trialsOf } from "../words";
 
+/** As many as there are colours to tell apart. */
+export const MOST_COMPARED = 8;
+
 export interface TableProps {
   campaigns: CampaignView[];
   sort: Sort;
@@ -42,7 +45,13 @@ export function CampaignTable({ campaigns, sort, onSort, onChange, picked, onPic
         {campaigns.map((campaign) => (
           <tr key={campaign.id} data-testid="campaign" data-id={campaign.id}>
             <td>
-              <input type="checkbox" aria-label={`Compare ${campaign.id}`} checked={picked.includes(campaign.id)} onChange={() => toggle(campaign.id)} />
+              <input
+                type="checkbox"
+                aria-label={`Compare ${campaign.id}`}
+                checked={picked.includes(campaign.id)}
+                disabled={picked.length >= MOST_COMPARED && !picked.includes(campaign.id)}
+                onChange={() => toggle(campaign.id)}
+              />
             </td>
             <Cells campaign={campaign} />
             <td>

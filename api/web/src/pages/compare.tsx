@@ -16,19 +16,17 @@ import { EmptyState, ErrorState, LoadingState } from "../ui/states";
 import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
-import { Found } from "./campaign_table";
-import { type Curve, CurveChart } from "./curve_chart";
+import { Found, MOST_COMPARED } from "./campaign_table";
+import { CurveChart } from "./curve_chart";
 import { scalesOf } from "./scales_of";
 import { specDifferences } from "./spec_differences";
 import "./compare.css";
 
 const FEWEST = 2;
-const MOST = 20;
-const HUES = 8;
 const POLL_MS = 10_000;
 
 export function Compare() {
-  const chosen = useFilters().getAll("campaign");
+  const chosen = [...new Set(useFilters().getAll("campaign"))].slice(0, MOST_COMPARED);
   const toggle = (id: string) => setFilters({ campaign: chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id] });
   return (
     <>
@@ -49,14 +47,10 @@ export function Compare() {
   );
 }
 
-/** Eight colours; what comes after them has its lines dashed. */
-function lookOf(at: number): Pick<Curve, "look" | "hue"> {
-  return { look: at < HUES ? "" : "again", hue: `var(--series-${(at % HUES) + 1})` };
-}
+const hueOf = (at: number) => `var(--series-${at + 1})`;
 
 function Swatch({ at }: { at: number }) {
-  const { look, hue } = lookOf(at);
-  return <span class={`swatch ${look}`} style={{ "--hue": hue }} aria-hidden="true" />;
+  return <span class="swatch" style={{ "--hue": hueOf(at) }} aria-hidden="true" />;
 }
 
 function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) => void }) {
@@ -66,13 +60,13 @@ function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) =>
   const shown = (data?.campaigns ?? []).filter((campaign) => chosen.includes(campaign.id) || holds(campaign));
   return (
     <Menu label="Choose campaigns" stays testid="chooser">
-      <input type="search" data-filter aria-label="Find campaigns" placeholder="Name, model or cluster" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
+      <input type="search" aria-label="Find campaigns" placeholder="Name, model or cluster" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
       {problem && !data && <ErrorState problem={problem} onRetry={refresh} />}
       {data && shown.length === 0 && <p class="muted">There are none.</p>}
       <div class="choices">
         {shown.map(({ id, model, cluster, nodes }) => (
           <label key={id}>
-            <input type="checkbox" checked={chosen.includes(id)} disabled={!chosen.includes(id) && chosen.length >= MOST} onChange={() => toggle(id)} />
+            <input type="checkbox" checked={chosen.includes(id)} disabled={!chosen.includes(id) && chosen.length >= MOST_COMPARED} onChange={() => toggle(id)} />
             <span>
               {id} <span class="muted small">{model}, {cluster}, {count(nodes)} {nodes === 1 ? "node" : "nodes"}</span>
             </span>
@@ -146,7 +140,7 @@ function Progress({ rows }: { rows: Row[] }) {
   const hours = against === "device_hours";
   const x = (point: Row["progress"][number]) => point[against];
   const curves = rows.map(({ id, at, simulated, progress }) => ({
-    ...lookOf(at),
+    hue: hueOf(at),
     stepped: true,
     points: progress.map((point) => ({
       x: x(point),
@@ -186,7 +180,7 @@ function Scaling({ rows, scales }: { rows: Row[]; scales: Row[][] }) {
   const curves = scales.flatMap((group) => [
     { look: "projected", points: group.flatMap((row) => spots(row, row.projected?.tokens_per_s, "projected")) },
     { look: "joined", points: group.flatMap(own) },
-    ...group.map((row) => ({ ...lookOf(row.at), points: own(row) })),
+    ...group.map((row) => ({ hue: hueOf(row.at), points: own(row) })),
   ]);
   const all = curves.flatMap(({ points }) => points);
   return (

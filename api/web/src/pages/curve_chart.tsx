@@ -4,9 +4,9 @@ import { Chart, type Frame } from "../campaign/charts/chart";
 import { line, marks, steps } from "../campaign/charts/marks";
 import { toPixel } from "../campaign/charts/scales";
 
-/** look: class names. hue: its colour, in place of that of its look. stepped: a height is held until the next point. */
-export interface Curve {
-  readonly look: string;
+/** look: a class name. hue: its colour, in place of that of its look. stepped: a height is held until the next point. */
+interface Curve {
+  readonly look?: string;
   readonly hue?: string;
   readonly stepped?: boolean;
   readonly points: readonly { readonly x: number; readonly y: number; readonly words: string }[];
@@ -19,7 +19,7 @@ export function CurveChart({ label, x, y, curves, testid }: { label: string; x: 
     curves.map(({ look, hue, stepped, points }, at) => {
       const places = points.map((point) => [toPixel(frame.x, point.x), toPixel(frame.y, point.y)] as const);
       return (
-        <g key={at} class={`curve ${look}`} style={{ "--hue": hue }}>
+        <g key={at} class={`curve ${look ?? ""}`} style={{ "--hue": hue }}>
           <path d={stepped ? steps(places) : line(places)} />
           <path class="ends" d={marks(stepped ? places.slice(-1) : places, "disc")} />
         </g>
