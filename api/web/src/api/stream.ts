@@ -64,7 +64,7 @@ export function openStream(campaign: string | null, listener: Listener, after: P
   const start = () => {
     hearers.add(hearer);
     follow();
-    if (state === "live") settle(hearer);
+    settle(hearer);
   };
   const end = (last: "paused" | "stopped") => {
     hearers.delete(hearer);
@@ -75,11 +75,7 @@ export function openStream(campaign: string | null, listener: Listener, after: P
   return {
     state: hearer.state,
     pause: () => end("paused"),
-    resume: () => {
-      if (hearer.state.get() !== "paused") return;
-      hearer.state.set("reconnecting");
-      start();
-    },
+    resume: () => void (hearer.state.get() === "paused" && start()),
     close: () => end("stopped"),
   };
 }
@@ -109,9 +105,11 @@ function follow(event?: Event): void {
   else stop();
 }
 
+/** All is read again afterwards: what happened until then need not be told. */
 function stop(): void {
   leave?.();
   leave = null;
+  lastId = "";
   state = "connecting";
 }
 
