@@ -127,6 +127,9 @@ def test_campaigns_at_two_node_counts_are_laid_side_by_side(client, simulated):
     assert large["projected"]["efficiency"]["value"] == pytest.approx(shares[1] / shares[0])
     assert any("simulated" in note for note in shown["notes"])
     assert any("global batch 128, not 64" in note for note in shown["notes"])
+    other = simulated(cluster={"preset": "dgx-a100", "nodes": 2})
+    notes = client.get("/v1/comparison", params={"campaign": [two, other]}).json()["notes"]
+    assert not any("was measured on" in note for note in notes)
 
 
 def test_what_differs_or_was_not_measured_is_said(client, create, simulated):
@@ -163,6 +166,11 @@ def test_the_comparison_has_the_numbers_of_each_campaign_by_the_same_words(clien
             if one is not None:
                 assert one["trial"] == other["trial"]
                 assert one["tokens_per_s_per_device"]["value"] == pytest.approx(other["objective"]["value"])
+        values = [point["value"] for point in each["progress"]]
+        assert values == sorted(values)
+        assert values[-1] == pytest.approx(summary["fastest_once"]["objective"]["value"])
+        assert each["progress"][-1]["done"] == summary["done"] - summary["confirmations"]
+        assert each["progress"][-1]["device_hours"] <= summary["device_hours"]
 
 
 def test_a_comparison_is_of_two_to_twenty_campaigns_that_are_there(client, create, problem):

@@ -22,6 +22,15 @@ UNANSWERED = simulated(
     budget={"trials": 100_000},
 )
 
+ONE_MODEL = simulated(
+    name="scales",
+    model="gpt-1.4b",
+    global_batch_size=128,
+    workload={"kind": "simulated", "framework": "megatron-deepspeed"},
+    baseline={"tp": 8, "micro_batch_size": 1, "zero_stage": 0, "recompute": "full"},
+    budget={"trials": 8},
+)
+
 # Two letters more, just when the first are sent.
 TYPE_WHEN_SENT = """
 (input) => {
@@ -46,6 +55,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceLab]:
         fill(store, 2, 40)
     with lab:
         yield lab
+
+
+@pytest.fixture(scope="module")
+def scaled(service) -> list[str]:
+    """One model on one node and on two."""
+    return [service.completed(ONE_MODEL | {"cluster": {"preset": "dgx-h100", "nodes": nodes}}) for nodes in (1, 2)]
 
 
 def test_a_link_signs_in_behind_a_proxy_with_a_prefix_and_leaves_its_token_nowhere(service, open_page, tmp_path):
@@ -76,6 +91,19 @@ def test_a_link_signs_in_behind_a_proxy_with_a_prefix_and_leaves_its_token_nowhe
     assert len(set(history)) > 1
 
 
+def test_a_link_counts_for_more_than_a_token_that_the_browser_has_kept(service, open_page):
+    page = open_page()
+    refused: list[str] = []
+    page.on("response", lambda answer: answer.status == 401 and refused.append(answer.url))
+    page.goto(f"{service.url}/v1/fit")
+    page.evaluate("localStorage.setItem('meshtune.token', 'mt_of-long-ago')")
+    page.goto(f"{service.url}/#token={service.token}")
+    expect(page.get_by_test_id("whoami")).to_contain_text("lab")
+    expect(page.get_by_role("link", name="filled 1")).to_be_visible()
+    assert refused == []
+    assert "mt_" not in page.url
+
+
 def test_a_phone_shows_every_page_without_scrolling_sideways(service, open_page, sign_in):
     page = open_page(viewport=PHONE)
     sign_in(page, service)
@@ -101,6 +129,7 @@ def test_campaigns_are_found_opened_and_filtered_by_keyboard_alone(service, open
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("#/campaigns/filled-"))
+    page.get_by_role("tab", name="Charts").press("Enter")
     page.get_by_test_id("axis-objective").get_by_role("slider").focus()
     page.keyboard.press("End")
     expect(page.get_by_test_id("condition-objective")).to_be_visible()
@@ -120,14 +149,63 @@ def test_a_letter_that_is_typed_while_the_list_is_filtered_stays(service, open_p
     expect(page.get_by_role("link", name="filled 1")).to_be_visible()
 
 
-def test_two_campaigns_are_compared(service, open_page, sign_in):
+def test_the_list_fits_a_small_laptop_and_says_the_recommendation_once(service, scaled, open_page, sign_in):
+    page = open_page(viewport={"width": 1280, "height": 800})
+    sign_in(page, service)
+    expect(page.get_by_test_id("campaign").filter(has_text="filled 0")).to_contain_text(re.compile(r"\d out of memory"))
+    id = scaled[0]
+    row = page.get_by_test_id("campaign").and_(page.locator(f"[data-id={id}]"))
+    found = service.call("GET", f"/v1/campaigns/{id}")["summary"]["recommended"]
+    percent = 100 * found["gain_over_baseline"]["value"]
+    assert percent > 100
+    expect(row.get_by_test_id("recommended")).to_contain_text(f"+{percent:.0f} %")
+    expect(row.get_by_test_id("recommended")).to_contain_text(" → ")
+    menu = row.get_by_label(f"Actions on {id}")
+    menu.click()
+    for inside in (menu, page.get_by_role("button", name=f"Clone {id}"), row.get_by_text(" ago")):
+        expect(inside).to_be_in_viewport(ratio=1)
+    frame = page.get_by_role("region", name="Campaigns")
+    assert frame.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    page.get_by_role("button", name=f"Clone {id}").click()
+    expect(page.get_by_role("dialog")).to_contain_text("A new campaign of the same spec")
+
+
+def test_campaigns_that_are_ticked_are_compared_in_their_colours(service, open_page, sign_in):
+    """Two of one model on as many devices: nothing scales."""
+    page = open_page(viewport={"width": 1280, "height": 800})
+    sign_in(page, service)
+    for name in ("filled 0", "filled 1"):
+        page.get_by_test_id("campaign").filter(has_text=name).get_by_role("checkbox").check()
+    page.keyboard.press("/")  # from a box, into which nothing is written
+    expect(page.get_by_label("Name contains")).to_be_focused()
+    page.get_by_role("link", name="Compare 2").click()
+    rows = page.get_by_test_id("compared")
+    expect(rows).to_have_count(2)
+    colours = rows.locator(".swatch").evaluate_all("(all) => all.map((one) => getComputedStyle(one).backgroundColor)")
+    assert len(set(colours)) == 2
+    chart = page.get_by_test_id("progress-chart")
+    lines = chart.locator(".curve").evaluate_all("(all) => all.map((one) => getComputedStyle(one.firstChild).stroke)")
+    assert sorted(lines) == sorted(colours)
+    expect(chart.get_by_role("slider")).to_have_attribute("aria-label", re.compile("simulated"))
+    expect(page.get_by_test_id("speed-chart")).to_be_hidden()
+    expect(page.get_by_test_id("notes")).to_contain_text("simulated")
+    for row in rows.all():
+        expect(row).to_contain_text("simulated")
+    frame = page.get_by_role("region", name="Comparison", exact=True)
+    assert frame.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+
+
+def test_one_model_on_more_devices_is_drawn_with_where_the_specs_differ(service, scaled, open_page, sign_in):
     page = open_page()
     sign_in(page, service)
-    ids = [each["id"] for each in service.call("GET", "/v1/campaigns")["campaigns"]]
-    page.goto(f"{service.url}/#/compare?campaign={ids[0]}&campaign={ids[1]}")
-    expect(page.get_by_test_id("comparison").get_by_role("row")).to_have_count(3)
-    expect(page.get_by_test_id("speed-chart")).to_be_visible()
-    expect(page.get_by_test_id("notes")).to_contain_text("simulated")
+    page.goto(f"{service.url}/#/compare?campaign={scaled[0]}&campaign={scaled[1]}")
+    chart = page.get_by_test_id("speed-chart")
+    expect(chart.locator(".curve")).to_have_count(4)
+    chart.get_by_role("slider").press("End")
+    expect(chart.get_by_text(re.compile(r"tokens/s (simulated|projected) on 16 devices"))).to_be_visible()
+    expect(page.get_by_test_id("differences").get_by_role("row", name="cluster.nodes")).to_have_text(
+        re.compile(r"cluster\.nodes\s*1\s*2")
+    )
 
 
 def test_a_move_whose_answer_is_lost_is_told_by_the_campaign_s_state(service, open_page, sign_in):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from meshtune.runners.hardware import kinds_text, same_hardware
@@ -19,10 +20,11 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import KnobSet, sized
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
+from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.node_kinds import reference_of
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
-from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, TrialState, time_by_part
+from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, TrialState, first_runs, time_by_part
 from meshtune.tuner.campaign.units import ONE, Estimate, percent
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.prediction.projection import scaled
@@ -57,6 +59,15 @@ class ComparedSetting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """The best objective by first runs once so many of them had ended, with the device-hours that these took."""
+
+    done: int
+    device_hours: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Projected:
     """The prediction of the smallest campaign of the kind, by its calibrated physics, for the plan that it predicts
     best here, scaled to pass through what it recommends, which stands for itself. efficiency: against that; null where
@@ -72,7 +83,8 @@ class ComparedCampaign:
     knob sizes the jobs. fastest_once, fastest_confirmed, recommended: as of BestView; null where there is none.
     efficiency: speed per device of the recommended plan over that of the campaign `efficiency_against`, the smallest
     of its kind; null where no other campaign is of its kind. projected: null where nothing can be predicted, for a
-    reason among the notes. speed_unit: of tokens_per_s; samples/s without a model."""
+    reason among the notes. speed_unit: of tokens_per_s; samples/s without a model. progress: where the best changed,
+    and the end."""
 
     id: str
     name: str
@@ -89,6 +101,7 @@ class ComparedCampaign:
     efficiency: Estimate | None
     efficiency_against: str | None
     projected: Projected | None
+    progress: tuple[Reached, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,9 +187,22 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
                 efficiency=efficiency,
                 efficiency_against=None if efficiency is None else base.id,
                 projected=projected,
+                progress=_progress(campaign.spec, one.trials),
             )
         )
     return compared, notes
+
+
+def _progress(spec: CampaignSpec, trials: Sequence[Trial]) -> tuple[Reached, ...]:
+    reached, device_s = list[Reached](), 0.0
+    ended = [trial for trial in first_runs(trials) if trial.verdict is not None]
+    ended.sort(key=lambda trial: trial.last.finished_at or inf)
+    best = yardstick_of(spec).best_so_far(trial.measurement for trial in ended)
+    for done, (trial, value) in enumerate(zip(ended, best, strict=True), start=1):
+        device_s += device_seconds([trial])
+        if value is not None and (not reached or value != reached[-1].value or done == len(ended)):
+            reached.append(Reached(done=done, device_hours=device_s / 3600.0, value=value))
+    return tuple(reached)
 
 
 def _entry(campaign: Campaign, trials: Sequence[Trial]) -> _Entry:
@@ -260,7 +286,8 @@ def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
 
 def _hardware_notes(entries: Sequence[_Entry]) -> list[str]:
     """Sentences on campaigns that were measured on other hardware than the first one whose hardware is known."""
-    known = [(one.campaign, own) for one in entries if (own := reference_of(one.trials)) is not None]
+    real = [one for one in entries if not one.campaign.simulated]
+    known = [(one.campaign, own) for one in real if (own := reference_of(one.trials)) is not None]
     return [
         f"{one.id} was measured on {kinds_text(own.hardware, beside=base.hardware)}, "
         f"{known[0][0].id} on {kinds_text(base.hardware, beside=own.hardware)}"

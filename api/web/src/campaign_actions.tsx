@@ -7,6 +7,7 @@ import type { CampaignState, CampaignView } from "./api/types";
 import { go, href } from "./router";
 import { Button, ButtonLink } from "./ui/basics";
 import { Confirm, Dialog } from "./ui/dialog";
+import { Menu } from "./ui/menu";
 import { ErrorState } from "./ui/states";
 
 type Move = "pause" | "resume" | "cancel" | "clone";
@@ -34,10 +35,11 @@ interface ActionsProps {
   campaign: CampaignView;
   /** Called after a move, with the campaign as it is now. */
   onChange: (campaign: CampaignView) => void;
-  quiet?: boolean;
+  /** Those that stand in a menu. */
+  inMenu?: readonly Move[];
 }
 
-export function CampaignActions({ campaign, onChange, quiet = false }: ActionsProps) {
+export function CampaignActions({ campaign, onChange, inMenu = [] }: ActionsProps) {
   const may = useCan("launch");
   const changes = useChanges(campaign);
   const [asking, ask] = useState<Move | null>(null);
@@ -69,14 +71,24 @@ export function CampaignActions({ campaign, onChange, quiet = false }: ActionsPr
   }, [done]);
   if (!may) return null;
   const start = (name: Move) => (name === "cancel" || name === "clone" ? ask(name) : void move(name));
+  const moves = MOVES[campaign.state].filter((name) => changes || name === "clone");
+  const buttons = (inside: boolean) =>
+    moves
+      .filter((name) => inMenu.includes(name) === inside)
+      .map((name) => (
+        <Button key={name} kind={inside ? "quiet" : "plain"} busy={busy === name} onClick={() => start(name)} aria-label={`${WORDS[name]} ${campaign.id}`}>
+          {WORDS[name]}
+        </Button>
+      ));
 
   return (
     <>
-      {MOVES[campaign.state].filter((name) => changes || name === "clone").map((name) => (
-        <Button key={name} kind={quiet ? "quiet" : "plain"} busy={busy === name} onClick={() => start(name)} aria-label={`${WORDS[name]} ${campaign.id}`}>
-          {WORDS[name]}
-        </Button>
-      ))}
+      {buttons(false)}
+      {inMenu.length > 0 && (
+        <Menu label="⋯" name={`Actions on ${campaign.id}`}>
+          {buttons(true)}
+        </Menu>
+      )}
       {asking === "cancel" && (
         <Confirm title={`Cancel ${campaign.id}?`} action="Cancel the campaign" danger busy={busy === "cancel"} onConfirm={() => void move("cancel")} onClose={() => ask(null)}>
           Its running jobs are ended, and it cannot be resumed. What was measured stays.

@@ -2,6 +2,7 @@
 import { describe, expect, test } from "vitest";
 import charts from "./campaign/charts/charts.css?raw";
 import { PART_WORDS } from "./campaign/data/parts";
+import compare from "./pages/compare.css?raw";
 import looks from "./theme.css?raw";
 
 const SURFACES = ["bg", "card", "raised"];
@@ -19,13 +20,14 @@ const MARKS: [string, string[]][] = [
   ...["edge", "focus", "ok", "oom", "failed", "pruned", "running", "accent", "best", "ink-2"].map((name): [string, string[]] => [name, SURFACES]),
   ["running", ["line"]], // a bar of progress in its groove
   ...[1, 2, 3, 4, 5].map((step): [string, string[]] => [`ramp-${step}`, ["card"]]),
+  ...[1, 2, 3, 4, 5, 6, 7, 8].map((series): [string, string[]] => [`series-${series}`, ["card"]]),
   ...Object.keys(PART_WORDS).map((part): [string, string[]] => [`part-${part}`, ["card", "raised"]]),
 ];
 /** Grids and what is filtered out: a ground that is not to be read. */
 const GROUND = new Set([...SURFACES, "trouble-bg", "line"]);
 
 function palette(theme: "light" | "dark"): Map<string, string> {
-  const found = (looks + charts).matchAll(/--([a-z0-9_-]+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\)/g);
+  const found = (looks + charts + compare).matchAll(/--([a-z0-9_-]+):\s*light-dark\((#[0-9a-f]{6}),\s*(#[0-9a-f]{6})\)/g);
   return new Map([...found].map(([, name = "", light = "", dark = ""]) => [name, theme === "light" ? light : dark]));
 }
 

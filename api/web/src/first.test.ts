@@ -8,11 +8,14 @@ afterEach(() => vi.unstubAllGlobals());
 /** What it asks for at such an address. */
 function asks(hash: string, secret: string | null): string[] {
   const asked: [string, RequestInit][] = [];
-  vi.stubGlobal("localStorage", { getItem: () => secret });
-  vi.stubGlobal("location", { hash });
+  let kept = secret;
+  vi.stubGlobal("localStorage", { getItem: () => kept, setItem: (_: string, value: string) => (kept = value) });
+  vi.stubGlobal("location", { hash, pathname: "/", search: "" });
+  vi.stubGlobal("history", { replaceState: (...given: unknown[]) => expect(given).toEqual([null, "", "/"]) });
   vi.stubGlobal("fetch", (...request: [string, RequestInit]) => asked.push(request));
   new Function(first)();
-  for (const [, { headers }] of asked) expect(headers).toEqual({ Authorization: `Bearer ${secret}` });
+  for (const [, { headers }] of asked) expect(headers).toEqual({ Authorization: `Bearer ${kept}` });
+  if (hash.includes("token=")) expect(hash).toContain(kept);
   return asked.map(([url]) => url);
 }
 
@@ -25,4 +28,8 @@ test("a campaign's page is asked for by the very paths that it reads, with its f
 test("other pages begin with nothing that is known ahead, and without a token nothing is asked", () => {
   for (const hash of ["", "#/new", "#/compare", "#/campaigns/c1/trials/3"]) expect(asks(hash, "mt_x")).toEqual(["v1/whoami"]);
   expect(asks("#/campaigns/c1", null)).toEqual([]);
+});
+
+test("the token of a link is asked with, whatever token was kept before", () => {
+  for (const secret of ["mt_old", null]) expect(asks("#token=mt_new", secret)).toEqual(["v1/whoami"]);
 });

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { ago, amount, bareObjective, bytes, count, duration, gain, gainInterval, interval, number, objective, probability, share, short, span, stepTime, tokensPerS } from "./format";
+import { ago, amount, bareObjective, bytes, count, deviceTime, duration, gain, gainInterval, interval, number, objective, probability, share, short, span, stepTime, tokensPerS } from "./format";
 
 test("what is not known is a dash, not zero", () => {
   for (const format of [number, amount, count, stepTime, duration, bytes, short, tokensPerS, share, probability, gain])
@@ -76,4 +76,17 @@ test("an objective has the unit that the service names", () => {
 
 test("beside a label only seconds and percent stand with each number", () => {
   expect([bareObjective(0.0123, "s"), bareObjective(41.234, "%"), bareObjective(12345.6, "tokens/s/device")]).toEqual(["12.3 ms", "41.23 %", "12\u202f346"]);
+});
+
+test("work of devices is told in the unit that fits", () => {
+  expect([0, 0.000064, 0.02, 0.9, 1, 12.34, 2000, null].map((hours) => deviceTime(hours))).toEqual([
+    "0 device-hours",
+    "0.23 device-seconds",
+    "1.2 device-minutes",
+    "54 device-minutes",
+    "1 device-hour",
+    "12.3 device-hours",
+    "2000 device-hours",
+    "–",
+  ]);
 });

@@ -60,6 +60,14 @@ function two(large: number, unit: string, small: number, smallUnit: string): str
   return small ? `${large} ${unit} ${small} ${smallUnit}` : `${large} ${unit}`;
 }
 
+/** Work of devices, in the unit that fits: 0.23 device-seconds, 12 device-minutes, 3.5 device-hours. */
+export function deviceTime(hours: Maybe): string {
+  if (hours === null || hours === undefined) return UNKNOWN;
+  const [size, unit] = hours === 0 || hours >= 0.995 ? [1, "hour"] : hours * 60 >= 0.995 ? [60, "minute"] : [3600, "second"];
+  const text = amount(hours * size);
+  return `${text} device-${unit}${text === "1" ? "" : "s"}`;
+}
+
 /** A range of durations; one where both ends read alike. */
 export function span(low: Maybe, high: Maybe, format: (value: Maybe) => string = duration): string {
   const [from, to] = [format(low), format(high)];

@@ -3,7 +3,7 @@
 export function followKeys(): void {
   addEventListener("keydown", (event) => {
     const at = event.target instanceof HTMLElement ? event.target : null;
-    const writes = at !== null && (at.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(at.tagName));
+    const writes = at !== null && at.matches("textarea, select, [contenteditable], input:not([type=checkbox], [type=radio], [type=range])");
     if (event.key === "Escape" && writes && !at.closest("dialog")) at.blur();
     if (event.key !== "/" || writes || event.ctrlKey || event.metaKey || event.altKey) return;
     const field = document.querySelector<HTMLInputElement>("input[data-filter]");

@@ -49,7 +49,7 @@ function decode(part: string): string {
 }
 
 /** The hash of a route, with a query where one is given: what an `<a href>` takes. */
-export function href(route: Exclude<Route, { page: "unknown" }>, query?: URLSearchParams | Record<string, string>): string {
+export function href(route: Exclude<Route, { page: "unknown" }>, query?: URLSearchParams | Record<string, string> | string[][]): string {
   const text = query === undefined ? "" : new URLSearchParams(query).toString();
   return pathOf(route) + (text && `?${text}`);
 }

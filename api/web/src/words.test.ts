@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { failureWords, trialsOf, trialWord, waitWords } from "./words";
+import { changeWords, failureWords, trialsOf, trialWord, waitWords } from "./words";
 
 test("failures are told by kind, the most frequent first, and none that did not happen", () => {
   expect(failureWords({ hang: 1, oom: 12, crash: 0 })).toBe("12 out of memory, 1 hang");
@@ -20,4 +20,9 @@ test("a job that waits says since when and why, and a refused one why", () => {
   expect(waitWords({ submitted_at: "2026-11-24T12:03:00", wait: "JobHeldAdmin" })).toBe("queued since 2026-11-24 12:03:00: JobHeldAdmin");
   expect(waitWords({ submitted_at: "2026-11-24T12:03:00", wait: "" })).toBe("queued since 2026-11-24 12:03:00");
   expect(waitWords({ submitted_at: null, wait: "the runner refuses jobs" })).toBe("the runner refuses jobs");
+});
+
+test("a change is told by the name of its axis", () => {
+  expect(changeWords({ knob: "pp", before: 64, after: 32 })).toBe("pipeline 64 → 32");
+  expect(changeWords({ knob: "fused", before: null, after: true })).toBe("fused inactive → true");
 });

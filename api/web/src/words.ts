@@ -1,5 +1,6 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
-import type { CampaignState, Cause, TrialBrief, TrialState, Verdict } from "./api/types";
+import type { CampaignState, Cause, Change, TrialBrief, TrialState, Verdict } from "./api/types";
+import { labelOf } from "./campaign/data/values";
 import { clock, count } from "./format";
 
 export type Tone = "ok" | "oom" | "failed" | "pruned" | "running" | "plain";
@@ -67,6 +68,11 @@ export function waitWords({ submitted_at, wait }: Pick<TrialBrief, "submitted_at
 export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word: string; tone: Tone } {
   if (trial.verdict) return { word: VERDICT_WORDS[trial.verdict], tone: VERDICT_TONES[trial.verdict] };
   return { word: STATE_WORDS[trial.state], tone: trial.state === "running" ? "running" : "plain" };
+}
+
+/** "pipeline 64 → 32". */
+export function changeWords({ knob, before, after }: Change): string {
+  return `${labelOf(knob)} ${before ?? "inactive"} → ${after ?? "inactive"}`;
 }
 
 /** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */

@@ -54,3 +54,13 @@ test("what was asked ahead under another token is given to nobody", async () => 
   forget();
   expect(await get("campaigns/c1")).toEqual({ id: "mine" });
 });
+
+test("a busy service is asked again when it says so, until it answers", async () => {
+  vi.useFakeTimers();
+  const busy = () => new Response("{}", { status: 429, headers: { "Retry-After": "12" } });
+  answers = [busy, busy, busy, answerOf({ id: "c1" }, '"a"')];
+  const read = get("campaigns/c1/analysis");
+  await vi.advanceTimersByTimeAsync(36_000);
+  expect(await read).toEqual({ id: "c1" });
+  vi.useRealTimers();
+});

@@ -3,9 +3,9 @@ import { token } from "./token";
 import { Problem, problemOf, unreachable } from "./problem";
 
 const MOST_KEPT = 200;
-/** A busy service is asked again by itself, so often and if it names no longer wait than this. */
-const RETRIES = 2;
-const LONGEST_WAIT_S = 5;
+/** A service that names a wait is asked again by itself: one that is busy so often, and one in trouble twice. */
+const RETRIES = { 429: 20, 503: 2 } as Record<number, number>;
+const LONGEST_WAIT_S = 30;
 
 interface Kept {
   etag: string;
@@ -144,8 +144,9 @@ async function patiently(ask: () => Promise<Response>, signal?: AbortSignal): Pr
     try {
       return await ask();
     } catch (error) {
-      const wait = error instanceof Problem ? error.retryAfterS : null;
-      if (tried >= RETRIES || wait === null || wait > LONGEST_WAIT_S) throw error;
+      if (!(error instanceof Problem) || tried >= (RETRIES[error.status] ?? 0)) throw error;
+      const wait = error.retryAfterS ?? Infinity;
+      if (wait > LONGEST_WAIT_S) throw error;
       await new Promise((done) => setTimeout(done, wait * 1000));
       signal?.throwIfAborted();
     }

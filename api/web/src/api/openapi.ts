@@ -1069,6 +1069,7 @@ export interface components {
             model: string;
             name: string;
             nodes: number;
+            progress: components["schemas"]["Reached"][];
             projected: components["schemas"]["Projected"] | null;
             recommended: components["schemas"]["ComparedSetting"] | null;
             simulated: boolean;
@@ -1771,6 +1772,11 @@ export interface components {
             rate: number;
             trial: number;
         };
+        Reached: {
+            device_hours: number;
+            done: number;
+            value: number;
+        };
         RecommendationView: {
             better_than_baseline: boolean;
             reason: string;
@@ -2245,6 +2251,7 @@ export type Quote = components['schemas']['Quote'];
 export type Range = components['schemas']['Range'];
 export type RankedView = components['schemas']['RankedView'];
 export type RateSoFar = components['schemas']['RateSoFar'];
+export type Reached = components['schemas']['Reached'];
 export type RecommendationView = components['schemas']['RecommendationView'];
 export type Recompute = components['schemas']['Recompute'];
 export type RecordDocument = components['schemas']['RecordDocument'];

@@ -9,7 +9,13 @@ test("a problem document keeps its mistakes and the time to wait", async () => {
 
 test("an answer that is no problem document is one all the same", async () => {
   const problem = await problemOf(new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" }));
-  expect([problem.kind, problem.title, problem.mistakes, problem.passing]).toEqual(["", "Bad Gateway", [], true]);
+  expect([problem.kind, problem.title, problem.mistakes, problem.passing]).toEqual(["", "The service does not answer", [], true]);
+});
+
+test("a title says what a person can do with it, and the detail stays", async () => {
+  const body = { type: "/problems/not-found", title: "There is no such object", detail: "there is no campaign x" };
+  const problem = await problemOf(Response.json(body, { status: 404 }));
+  expect([problem.title, problem.detail]).toEqual(["This does not exist, or your token may not read it", "there is no campaign x"]);
 });
 
 test("a defect of the service does not pass by itself", async () => {

@@ -31,14 +31,25 @@ export class Problem extends Error {
   }
 }
 
+/** In place of titles that speak of requests: by kind, or by the status where a proxy answers. */
+const TITLES: Readonly<Record<string, string>> = {
+  "not-found": "This does not exist, or your token may not read it",
+  "rate-limited": "The service is busy with your requests",
+  "worker-ended": "This takes too long to compute",
+  500: "The service has failed",
+  502: "The service does not answer",
+};
+
 export async function problemOf(answer: Response): Promise<Problem> {
   const text = await answer.text().catch(() => "");
   const found = readObject(text);
-  const title = stringOf(found["title"]) || answer.statusText || `HTTP ${answer.status}`;
+  const type = stringOf(found["type"]) || "about:blank";
+  const kind = type === "about:blank" ? Math.min(answer.status, 502) : type.split("/").pop()!;
+  const title = TITLES[kind] || stringOf(found["title"]) || answer.statusText || `HTTP ${answer.status}`;
   const mistakes = Array.isArray(found["errors"]) ? (found["errors"] as Mistake[]) : [];
   return new Problem(
     answer.status,
-    stringOf(found["type"]) || "about:blank",
+    type,
     title,
     stringOf(found["detail"]),
     mistakes,

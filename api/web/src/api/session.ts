@@ -3,7 +3,7 @@ import { Store } from "../store";
 import { useStore } from "../use_store";
 import { forget, get, tellUnauthorized } from "./client";
 import { Problem, unreachable } from "./problem";
-import { setToken, token } from "./token";
+import { KEY, setToken, token } from "./token";
 import type { CampaignView, Scope, WhoamiView } from "./types";
 
 export type Session =
@@ -42,6 +42,14 @@ function signedOut(problem: Problem): void {
 }
 
 tellUnauthorized(signedOut);
+
+/** Another page of this browser has signed in or out. */
+if (typeof addEventListener !== "undefined")
+  addEventListener("storage", ({ key, newValue }) => {
+    if (key !== KEY && key !== null) return;
+    if (newValue) void signIn(newValue);
+    else signOut();
+  });
 
 /** True where the token has the scope; read:all contains read, and admin all. */
 export function useCan(scope: Scope): boolean {

@@ -1,52 +1,33 @@
-/** Live events: /v1/stream read with fetch, because EventSource cannot send the token. */
+/** Live events: /v1/stream read with fetch, because EventSource cannot send the token. A browser has six connections to a
+ * service, so all pages of a token share one stream of all events: the page that has the lock reads it, and tells the others.
+ * Without locks (plain http elsewhere) each page reads its own. A page that nobody sees has none. */
 import { Store } from "../store";
-import { request } from "./client";
+import { address, request } from "./client";
 import { Problem } from "./problem";
+import { token } from "./token";
 import type { EventView } from "./types";
 
-/** connecting: for the first time. stopped: closed, or refused in a way that asking again does not mend. */
+/** connecting: for the first time, or in another page. stopped: closed, or refused in a way that asking again does not mend. */
 export type StreamState = "connecting" | "live" | "reconnecting" | "paused" | "stopped";
 
-/** One event of text/event-stream; id "" where none was sent yet. */
+/** One event of text/event-stream. */
 export interface Message {
   id: string;
   event: string;
   data: string;
 }
 
-/** Cuts a stream of text into its messages, wherever the pieces were split. Comments are dropped. */
+/** Cuts the service's stream of text into its messages, wherever the pieces were split. What has no data is dropped. */
 export class MessageReader {
   private rest = "";
-  private id = "";
-  private event = "";
-  private data: string[] = [];
-  /** Milliseconds of the last `retry:`, null before one came. */
-  retryMs: number | null = null;
 
   push(piece: string): Message[] {
-    const lines = (this.rest + piece).split(/\r\n|\n|\r(?=[^])/);
-    this.rest = lines.pop() ?? "";
-    return lines.flatMap((line) => this.line(line));
-  }
-
-  private line(line: string): Message[] {
-    if (line === "") return this.end();
-    const at = line.indexOf(":");
-    const field = at < 0 ? line : line.slice(0, at); // "" for a comment
-    const value = at < 0 ? "" : line.slice(at + 1).replace(/^ /, "");
-    if (field === "id") this.id = value;
-    else if (field === "event") this.event = value;
-    else if (field === "data") this.data.push(value);
-    else if (field === "retry" && /^\d+$/.test(value)) this.retryMs = Number(value);
-    return [];
-  }
-
-  private end(): Message[] {
-    const message = { id: this.id, event: this.event || "message", data: this.data.join("\n") };
-    const empty = this.data.length === 0;
-    this.event = "";
-    this.data = [];
-    return empty ? [] : [message];
+    const blocks = (this.rest + piece).split("\n\n");
+    this.rest = blocks.pop()!;
+    return blocks.flatMap((block) => {
+      const { id = "", event = "", data } = Object.fromEntries(block.split("\n").map((line) => line.split(/: ?(.*)/, 2))) as Partial<Message>;
+      return data ? [{ id, event, data }] : [];
+    });
   }
 }
 
@@ -68,87 +49,142 @@ const LONGEST_WAIT_MS = 30_000;
 /** The service sends a comment every 15 s: silence for so long is a dead connection. */
 const SILENCE_MS = 40_000;
 
+/** What the page that reads says to all: how the stream is, or a message of it. "who" asks how it is. */
+type Said = { state: StreamState; id: string } | { message: Message } | "who";
+
+const hearers = new Set<{ campaign: string | null; listener: Listener; state: Store<StreamState> }>();
+let state: StreamState = "connecting";
+let lastId = "";
+let leave: (() => void) | null = null;
+
 /** Follow the events of one campaign (null: of all), from now or from when `after` is settled, until `close`. Reconnects
  * where it broke off. */
 export function openStream(campaign: string | null, listener: Listener, after: Promise<void> = Promise.resolve()): Stream {
-  const state = new Store<StreamState>("connecting");
-  const path = campaign === null ? "stream" : `stream?campaign=${encodeURIComponent(campaign)}`;
-  let lastId = "";
-  let aborter = new AbortController();
-  let timer = 0;
-  let waitMs = FIRST_WAIT_MS;
-
-  function hear(message: Message): void {
-    if (message.id) lastId = message.id;
-    if (message.event === "ready") {
-      waitMs = FIRST_WAIT_MS;
-      state.set("live");
-      listener.onReady();
-    } else if (message.data) listener.onEvent(JSON.parse(message.data) as EventView);
-  }
-
-  async function connect(): Promise<void> {
-    const mine = new AbortController();
-    aborter = mine;
-    try {
-      const headers: Record<string, string> = { Accept: "text/event-stream" };
-      if (lastId) headers["Last-Event-ID"] = lastId;
-      const answer = await request(path, { headers, signal: mine.signal });
-      const wait = await listen(answer, mine, hear);
-      if (wait !== null) waitMs = Math.max(wait, waitMs);
-    } catch (error) {
-      if (mine !== aborter || closed()) return;
-      if (error instanceof Problem && !error.passing) return state.set("stopped");
-      if (error instanceof Problem && error.retryAfterS !== null) waitMs = Math.max(waitMs, error.retryAfterS * 1000);
-    }
-    if (mine !== aborter || closed()) return;
-    state.set("reconnecting");
-    timer = window.setTimeout(() => void connect(), waitMs);
-    waitMs = Math.min(waitMs * 2, LONGEST_WAIT_MS);
-  }
-
-  function closed(): boolean {
-    return state.get() === "paused" || state.get() === "stopped";
-  }
-
-  function end(last: "paused" | "stopped"): void {
-    state.set(last);
-    clearTimeout(timer);
-    aborter.abort();
-  }
-
-  void after.then(() => {
-    if (state.get() === "connecting") void connect();
-  });
+  const hearer = { campaign, listener, state: new Store<StreamState>("connecting") };
+  const start = () => {
+    hearers.add(hearer);
+    follow();
+    settle(hearer);
+  };
+  const end = (last: "paused" | "stopped") => {
+    hearers.delete(hearer);
+    hearer.state.set(last);
+    follow();
+  };
+  void after.then(() => hearer.state.get() === "connecting" && start());
   return {
-    state,
+    state: hearer.state,
     pause: () => end("paused"),
-    resume: () => {
-      if (state.get() !== "paused") return;
-      state.set("reconnecting");
-      waitMs = FIRST_WAIT_MS;
-      void connect();
-    },
+    resume: () => void (hearer.state.get() === "paused" && start()),
     close: () => end("stopped"),
   };
 }
 
-/** Read until the connection ends; returns the milliseconds that the service wants us to wait, null for none said. */
-async function listen(answer: Response, aborter: AbortController, hear: (message: Message) => void): Promise<number | null> {
-  const reader = new MessageReader();
-  const body = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
-  if (!body) return null;
-  for (;;) {
-    const silence = setTimeout(() => aborter.abort(), SILENCE_MS);
+function settle(hearer: { listener: Listener; state: Store<StreamState> }): void {
+  hearer.state.set(state);
+  if (state === "live") hearer.listener.onReady();
+}
+
+function hear(said: Exclude<Said, "who">): void {
+  if ("state" in said) {
+    lastId = said.id || lastId;
+    if (said.state === state) return;
+    state = said.state;
+    hearers.forEach(settle);
+    return;
+  }
+  lastId = said.message.id || lastId;
+  const event = JSON.parse(said.message.data) as EventView;
+  for (const { campaign, listener } of hearers) if (campaign === null || campaign === event.campaign_id) listener.onEvent(event);
+}
+
+/** Take part while the page is seen and somebody here listens. */
+function follow(event?: Event): void {
+  const wanted = hearers.size > 0 && !document.hidden && event?.type !== "pagehide";
+  if (wanted) leave ??= takePart();
+  else stop();
+}
+
+/** All is read again afterwards: what happened until then need not be told. */
+function stop(): void {
+  leave?.();
+  leave = null;
+  lastId = "";
+  state = "connecting";
+}
+
+if (typeof document !== "undefined") {
+  for (const type of ["pagehide", "pageshow", "visibilitychange"]) addEventListener(type, follow);
+  token.subscribe(() => {
+    stop();
+    follow();
+  });
+}
+
+/** Until the returned function is called. */
+function takePart(): () => void {
+  const aborter = new AbortController();
+  const { signal } = aborter;
+  const name = `${token.get()} ${address("stream")}`;
+  const others = new BroadcastChannel(name);
+  let reads = false;
+  others.onmessage = ({ data }: MessageEvent<Said>) => {
+    if (data !== "who") hear(data);
+    else if (reads) others.postMessage({ state, id: lastId });
+  };
+  others.postMessage("who");
+  const lead = () => {
+    reads = true;
+    return read(signal, (said) => {
+      if (signal.aborted) return;
+      hear(said);
+      others.postMessage(said);
+    });
+  };
+  if (navigator.locks) void navigator.locks.request(name, { signal }, lead).catch(() => {});
+  else void lead();
+  return () => {
+    aborter.abort();
+    others.close();
+  };
+}
+
+/** Read the stream, again and again. */
+async function read(signal: AbortSignal, tell: (said: Exclude<Said, "who">) => void): Promise<void> {
+  let waitMs = FIRST_WAIT_MS;
+  const tellState = (now: StreamState) => tell({ state: now, id: lastId });
+  tellState("connecting");
+  while (!signal.aborted) {
     try {
-      const { done, value } = await body.read();
-      if (done) return reader.retryMs;
-      for (const message of reader.push(value)) hear(message);
+      const answer = await request("stream", { signal, headers: { Accept: "text/event-stream", ...(lastId && { "Last-Event-ID": lastId }) } });
+      await listen(answer, (message) => {
+        if (message.event !== "ready") return tell({ message });
+        waitMs = FIRST_WAIT_MS;
+        lastId = message.id;
+        tellState("live");
+      });
     } catch (error) {
-      if (aborter.signal.aborted) return reader.retryMs; // silence, or closed: the caller looks
-      throw error;
-    } finally {
-      clearTimeout(silence);
+      if (error instanceof Problem && !error.passing) return tellState("stopped");
+      if (error instanceof Problem) waitMs = Math.max(waitMs, (error.retryAfterS ?? 0) * 1000);
     }
+    if (signal.aborted) return;
+    tellState("reconnecting");
+    await new Promise((done) => {
+      setTimeout(done, waitMs);
+      signal.addEventListener("abort", done);
+    });
+    waitMs = Math.min(waitMs * 2, LONGEST_WAIT_MS);
+  }
+}
+
+/** Read until the connection ends. */
+async function listen(answer: Response, hear: (message: Message) => void): Promise<void> {
+  const reader = new MessageReader();
+  const body = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+  for (;;) {
+    const silence = setTimeout(() => void body.cancel(), SILENCE_MS);
+    const { done, value } = await body.read().finally(() => clearTimeout(silence));
+    if (done) return;
+    for (const message of reader.push(value)) hear(message);
   }
 }

@@ -1,7 +1,7 @@
 /** The bearer token lives in localStorage, never in a cookie; "" while there is none. A link of `meshtune open` brings one. */
 import { Store } from "../store";
 
-const KEY = "meshtune.token";
+export const KEY = "meshtune.token";
 const LINK = /^#token=(mt_[\w-]+)$/;
 
 /** Keep the token of such a link, and take it out of the address and of this entry of the history. Whether there was one. */

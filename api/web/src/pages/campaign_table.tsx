@@ -2,107 +2,98 @@
 import type { CampaignView } from "../api/types";
 import { NOT_CONFIRMED } from "../campaign/data/goal";
 import { CampaignActions, MOVES } from "../campaign_actions";
-import { amount, count, gain, objective, UNKNOWN } from "../format";
+import { count, deviceTime, gain, objective, UNKNOWN } from "../format";
 import { href } from "../router";
 import { Chip, Progress, Tags } from "../ui/basics";
-import { JsonLink } from "../ui/json";
 import { Head, TableFrame, type Sort } from "../ui/table";
 import { Ago } from "../ui/time";
-import { CAMPAIGN_TONES, CAUSE_WORDS, failureCounts, trialsOf } from "../words";
+import { CAMPAIGN_TONES, changeWords, failureWords, trialsOf } from "../words";
 
-interface TableProps {
+/** As many as there are colours to tell apart. */
+export const MOST_COMPARED = 8;
+
+export interface TableProps {
   campaigns: CampaignView[];
   sort: Sort;
   onSort: (sort: Sort) => void;
   onChange: () => void;
+  /** The ids of those that are chosen for a comparison. */
+  picked: string[];
+  onPick: (ids: string[]) => void;
 }
 
-export function CampaignTable({ campaigns, sort, onSort, onChange }: TableProps) {
+export function CampaignTable({ campaigns, sort, onSort, onChange, picked, onPick }: TableProps) {
   const head = { sort, onSort };
+  const toggle = (id: string) => onPick(picked.includes(id) ? picked.filter((one) => one !== id) : [...picked, id]);
   return (
     <TableFrame label="Campaigns" testid="campaign-table">
       <thead>
         <tr>
-          <Head {...head} by="name">
-            Campaign
-          </Head>
-          <Head {...head} by="state">
-            State
-          </Head>
+          <th scope="col"><span class="visually-hidden">Compare</span></th>
+          <Head {...head} by="name">Campaign</Head>
+          <Head {...head} by="state">State</Head>
           <Head {...head}>Model and cluster</Head>
-          <Head {...head}>Progress</Head>
-          <Head {...head} title="The plan to use, and its gain over the baseline">
+          <Head {...head} title="The plan to use, its gain over the baseline, and in which settings it differs from that">
             Recommended
           </Head>
-          <Head {...head} title="The best plan by its first run alone, and its gain over the baseline">
-            Fastest once
-          </Head>
-          <Head {...head}>Failures</Head>
-          <Head {...head} by="created_at" descendingFirst>
-            Started
-          </Head>
-          <th scope="col">
-            <span class="visually-hidden">Actions</span>
-          </th>
+          <Head {...head}>Trials</Head>
+          <Head {...head} by="created_at" descendingFirst>Started</Head>
+          <th scope="col"><span class="visually-hidden">Actions</span></th>
         </tr>
       </thead>
       <tbody>
         {campaigns.map((campaign) => (
-          <Row key={campaign.id} campaign={campaign} onChange={onChange} />
+          <tr key={campaign.id} data-testid="campaign" data-id={campaign.id}>
+            <td>
+              <input
+                type="checkbox"
+                aria-label={`Compare ${campaign.id}`}
+                checked={picked.includes(campaign.id)}
+                disabled={picked.length >= MOST_COMPARED && !picked.includes(campaign.id)}
+                onChange={() => toggle(campaign.id)}
+              />
+            </td>
+            <Cells campaign={campaign} />
+            <td>
+              <CampaignActions campaign={campaign} onChange={onChange} inMenu={MOVES.running.concat(MOVES.paused)} />
+            </td>
+          </tr>
         ))}
       </tbody>
     </TableFrame>
   );
 }
 
-function Row({ campaign, onChange }: { campaign: CampaignView; onChange: () => void }) {
+function Cells({ campaign }: { campaign: CampaignView }) {
+  const words = saying(campaign);
   return (
-    <tr data-testid="campaign" data-id={campaign.id}>
+    <>
       <td class="campaign-name">
         <a href={href({ page: "campaign", id: campaign.id })}>{campaign.name}</a>
-        <div class="muted small">{campaign.id}</div>
+        <div class="muted small cut" title={campaign.id}>{campaign.id}</div>
         <Tags tags={campaign.tags} />
       </td>
-      <td class="campaign-state">
+      <td>
         <Chip tone={CAMPAIGN_TONES[campaign.state]}>{campaign.state}</Chip>
-        {saying(campaign) && (
-          <div class="small clipped" title={saying(campaign)}>
-            {saying(campaign)}
-          </div>
-        )}
+        <div class="small cut" title={words}>{words}</div>
       </td>
-      <td data-label="On">
-        <div>{campaign.model}</div>
+      <td>
+        <div class="cut">{campaign.model}</div>
         <div class="muted small" title={`${count(campaign.nodes)} nodes, ${count(campaign.devices)} devices`}>
-          {campaign.cluster}, <span class="nowrap">{size(campaign)}</span>
+          {campaign.cluster}, <span class="nowrap">{count(campaign.nodes)} × {count(campaign.devices / campaign.nodes)}</span>
         </div>
-        {campaign.simulated && <div class="small mark">simulated</div>}
       </td>
-      <td data-label="Progress" class="campaign-progress">
+      <td data-label="Recommended" class="campaign-found" data-testid="recommended">
+        <Found campaign={campaign} />
+      </td>
+      <td data-label="Trials">
         <Done campaign={campaign} />
       </td>
-      <td data-label="Recommended" data-testid="recommended">
-        <Found found={campaign.summary.recommended} baseline={campaign.summary.recommended_is_baseline} />
+      <td data-label="Started" class="nowrap">
+        <Ago time={campaign.created_at} />
+        <div class="muted small">{campaign.owner || "command line"}</div>
       </td>
-      <td data-label="Fastest once" data-testid="fastest-once">
-        <Found found={campaign.summary.fastest_once} />
-      </td>
-      <td data-label="Failures">
-        <Failures campaign={campaign} />
-      </td>
-      <td data-label="Started">
-        <div class="nowrap">
-          <Ago time={campaign.created_at} />
-        </div>
-        <div class="muted small nowrap">{campaign.owner || "command line"}</div>
-      </td>
-      <td class="campaign-actions">
-        <div>
-          <CampaignActions campaign={campaign} onChange={onChange} quiet />
-          <JsonLink path={`campaigns/${encodeURIComponent(campaign.id)}`} />
-        </div>
-      </td>
-    </tr>
+    </>
   );
 }
 
@@ -111,51 +102,44 @@ function saying({ state, trouble, reason }: CampaignView): string {
   return trouble || (state === "completed" || state === "running" ? "" : reason);
 }
 
-function size({ nodes, devices }: CampaignView): string {
-  return `${count(nodes)} × ${count(devices / nodes)}`;
-}
-
-/** The number, its unit and its gain below it. */
-function Found({ found, baseline = false }: { found: CampaignView["summary"]["recommended"]; baseline?: boolean }) {
+/** One gain and one speed, what has to be known of them, and the differences from the baseline. */
+export function Found({ campaign: { simulated, summary } }: { campaign: CampaignView }) {
+  const found = summary.recommended;
   if (!found) return <>{UNKNOWN}</>;
-  const { value, unit } = found.objective;
-  const [figure = "", ...rest] = objective(value, unit).split(" ");
+  const { objective: reached, gain_over_baseline: over, gain_rounds, changes, changed_numerics } = found;
+  const words = summary.recommended_is_baseline ? "the baseline" : changes.map(changeWords).join(", ");
   return (
-    <div title={`trial ${found.trial}: ${found.plan_key}`}>
-      <span class="nowrap">{figure} <span class="muted small">{rest.join(" ")}</span></span>
-      <div class="small nowrap">{baseline ? "the baseline" : found.gain_over_baseline ? gain(found.gain_over_baseline.value) + (found.gain_rounds ? "" : `, ${NOT_CONFIRMED}`) : ""}</div>
-    </div>
+    <>
+      <div class="row" title={`trial ${found.trial}: ${found.plan_key}`}>
+        {over && !summary.recommended_is_baseline && <strong>{gain(over.value)}</strong>}
+        <span>{objective(reached.value, reached.unit)}</span>
+        {simulated && <Chip title="No device ran these trials">simulated</Chip>}
+        {over && gain_rounds === 0 && !summary.recommended_is_baseline && <Chip title={NOT_CONFIRMED}>not confirmed</Chip>}
+        {changed_numerics.length > 0 && <Chip title={changed_numerics.join(", ")}>changes numerics</Chip>}
+      </div>
+      <div class="small cut" title={words}>{words}</div>
+    </>
   );
 }
 
-/** Against the first limit that the budget sets; what is in flight beside it. */
-function Done({ campaign: { summary, elapsed_s, state } }: { campaign: CampaignView }) {
+/** Against the first limit that the budget sets; below it what failed, or runs. */
+function Done({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }) {
   const { done, confirmations, in_flight, device_hours, budget } = summary;
   const [used, limit, words] =
     budget.trials !== null
       ? [done - confirmations, budget.trials, trialsOf(done, confirmations, budget.trials)]
       : budget.device_hours !== null
-        ? [device_hours, budget.device_hours, `${amount(device_hours)} of ${amount(budget.device_hours)} device-h`]
+        ? [device_hours, budget.device_hours, `${deviceTime(device_hours)} of ${deviceTime(budget.device_hours)}`]
         : [elapsed_s, budget.wall_time_s, `${count(done)} trials`];
+  const failed = failureWords(summary.failures);
   return (
     <>
-      <div>{words}</div>
+      <div class="cut" title={words}>{words}</div>
       <Progress done={used} total={limit} label="Budget used" />
-      {MOVES[state].length > 1 && <div class="muted small">{in_flight ? `${in_flight} in flight` : "\u00a0"}</div>}
-    </>
-  );
-}
-
-function Failures({ campaign: { summary } }: { campaign: CampaignView }) {
-  const counts = failureCounts(summary.failures);
-  if (counts.length === 0) return <span class="muted">none</span>;
-  return (
-    <>
-      {counts.map(([cause, times]) => (
-        <div key={cause} class="nowrap">
-          <span class={`dot tone-${cause === "oom" ? "oom" : "failed"}`} aria-hidden="true" /> {count(times)} {CAUSE_WORDS[cause] ?? cause}
-        </div>
-      ))}
+      <div class="small cut" title={failed}>
+        {in_flight > 0 && `${in_flight} in flight${failed && ", "}`}
+        {failed && <span class={`dot tone-${summary.failures["oom"] ? "oom" : "failed"}`} aria-hidden="true" />} {failed}
+      </div>
     </>
   );
 }

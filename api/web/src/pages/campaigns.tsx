@@ -14,7 +14,7 @@ import { EmptyState, ErrorState, LiveMark, LoadingState, ReconnectingBanner } fr
 import { parseSort, sortText } from "../ui/table";
 import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
-import { CampaignTable } from "./campaign_table";
+import { CampaignTable, type TableProps } from "./campaign_table";
 
 const STATES = Object.keys(CAMPAIGN_TONES) as CampaignState[];
 const NEWEST = "-created_at";
@@ -26,6 +26,7 @@ const POLL_LIVE_MS = 30_000;
 export function Campaigns() {
   const filters = useFilters();
   const [tokens, setTokens] = useState<string[]>([]);
+  const [picked, pick] = useState<string[]>([]);
   const query = filters.toString();
   useEffect(() => setTokens([]), [query]);
   const path = withQuery("campaigns", {
@@ -63,8 +64,16 @@ export function Campaigns() {
         <ErrorState problem={page.problem} onRetry={page.refresh} />
       ) : (
         <Card testid="campaigns">
-          {page.data ? <Found page={page.data} onChange={page.refresh} filtered={isFiltered(filters)} /> : <LoadingState lines={8} height={40} />}
+          {page.data ? <Found page={page.data} onChange={page.refresh} filtered={isFiltered(filters)} picked={picked} onPick={pick} /> : <LoadingState lines={8} height={40} />}
         </Card>
+      )}
+      {picked.length > 0 && (
+        <div class="row selection">
+          <ButtonLink kind="primary" href={href({ page: "compare" }, picked.map((id) => ["campaign", id]))}>
+            Compare {picked.length}
+          </ButtonLink>
+          <Button onClick={() => pick([])}>Choose none</Button>
+        </div>
       )}
       <Pages next={page.data?.next_page_token ?? null} tokens={tokens} onTokens={setTokens} />
       <ReconnectingBanner state={live} />
@@ -72,10 +81,10 @@ export function Campaigns() {
   );
 }
 
-function Found({ page, onChange, filtered }: { page: CampaignPage; onChange: () => void; filtered: boolean }) {
+function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: boolean } & Pick<TableProps, "onChange" | "picked" | "onPick">) {
   const sort = parseSort(useFilter("sort")[0] || NEWEST);
   if (page.campaigns.length > 0)
-    return <CampaignTable campaigns={page.campaigns} sort={sort} onSort={(next) => setFilters({ sort: sortText(next) })} onChange={onChange} />;
+    return <CampaignTable campaigns={page.campaigns} sort={sort} onSort={(next) => setFilters({ sort: sortText(next) })} {...rest} />;
   if (filtered)
     return (
       <EmptyState title="No campaign passes the filters">
@@ -85,8 +94,7 @@ function Found({ page, onChange, filtered }: { page: CampaignPage; onChange: () 
   return (
     <EmptyState title="There are no campaigns yet">
       <p class="muted">
-        A campaign tries plans of one training job on one cluster, by short real runs, and keeps the fastest. Start one
-        here, or where the service runs with <code>meshtune run examples/demo.yaml</code>.
+        A campaign tries settings of one training job by short real runs, and keeps the fastest.
       </p>
       <ButtonLink kind="primary" href={href({ page: "new" })}>
         New campaign

@@ -1,141 +1,118 @@
-/** Campaigns beside each other: how speed grows with the nodes. What is projected is drawn dashed, and named so. */
-import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
-import { withQuery } from "../api/client";
+/** Campaigns beside each other, each in its colour: what they found and how soon, how one model scales, and how their specs
+ * differ. */
+import { useEffect, useState } from "preact/hooks";
+import { get, withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import type { CampaignPage, CampaignView, ComparedCampaign, Comparison, Estimate } from "../api/types";
+import { doublings, numbers, whole } from "../campaign/charts/axes";
+import { goalOf, worded } from "../campaign/data/goal";
 import { setFilters, useFilters } from "../filters";
-import { count, interval, share, short, UNKNOWN } from "../format";
-import { worded } from "../campaign/data/goal";
+import { bareObjective, count, interval, number, objective, share, short, UNKNOWN } from "../format";
 import { href } from "../router";
-import { Card, Chip, Prose } from "../ui/basics";
+import { Card, Chip, Prose, Switch } from "../ui/basics";
 import { JsonLink } from "../ui/json";
+import { Menu } from "../ui/menu";
 import { EmptyState, ErrorState, LoadingState } from "../ui/states";
 import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
-import { ScalingChart, type Point } from "./scaling_chart";
+import { Found, MOST_COMPARED } from "./campaign_table";
+import { CurveChart } from "./curve_chart";
+import { scalesOf } from "./scales_of";
+import { specDifferences } from "./spec_differences";
 import "./compare.css";
 
 const FEWEST = 2;
-const MOST = 20;
 const POLL_MS = 10_000;
 
 export function Compare() {
-  const chosen = useFilters().getAll("campaign");
-  const choose = (ids: string[]) => setFilters({ campaign: ids });
+  const chosen = [...new Set(useFilters().getAll("campaign"))].slice(0, MOST_COMPARED);
+  const toggle = (id: string) => setFilters({ campaign: chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id] });
   return (
     <>
       <div class="page-head">
         <Title>Compare campaigns</Title>
+        <div class="push"><Chooser chosen={chosen} toggle={toggle} /></div>
       </div>
-      <div class="compare">
-        <Chooser chosen={chosen} onChoose={choose} />
-        {chosen.length < FEWEST ? (
-          <Card>
-            <EmptyState title={chosen.length === 0 ? "Choose two campaigns or more" : "Choose one more campaign"}>
-              <p class="muted">
-                Campaigns of one model on different numbers of nodes show how its speed grows with them, and what of it is lost.
-              </p>
-            </EmptyState>
-          </Card>
-        ) : (
-          <Compared ids={chosen} />
-        )}
-      </div>
+      {chosen.length < FEWEST ? (
+        <Card>
+          <EmptyState title={chosen.length === 0 ? "Choose two campaigns or more" : "Choose one more campaign"}>
+            <p class="muted">Campaigns of one model on different numbers of devices also show how its speed grows.</p>
+          </EmptyState>
+        </Card>
+      ) : (
+        <Compared ids={chosen} />
+      )}
     </>
   );
 }
 
-function Chooser({ chosen, onChoose }: { chosen: string[]; onChoose: (ids: string[]) => void }) {
+const hueOf = (at: number) => `var(--series-${at + 1})`;
+
+function Swatch({ at }: { at: number }) {
+  return <span class="swatch" style={{ "--hue": hueOf(at) }} aria-hidden="true" />;
+}
+
+function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) => void }) {
   const [typed, setTyped] = useState("");
   const { data, problem, refresh } = useResource<CampaignPage>("campaigns?page_size=200");
-  const wanted = typed.toLowerCase();
-  const holds = ({ id, name, model, cluster }: CampaignView) => `${id} ${name} ${model} ${cluster}`.toLowerCase().includes(wanted);
+  const holds = ({ id, name, model, cluster }: CampaignView) => `${id} ${name} ${model} ${cluster}`.toLowerCase().includes(typed.toLowerCase());
   const shown = (data?.campaigns ?? []).filter((campaign) => chosen.includes(campaign.id) || holds(campaign));
-  const toggle = (id: string) => onChoose(chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id]);
-  const unseen = chosen.filter((id) => data && !data.campaigns.some((campaign) => campaign.id === id));
   return (
-    <Card title="Campaigns" aside={<span class="muted small">{`${chosen.length} of ${MOST} chosen`}</span>} testid="chooser">
-      <div class="pile stretch">
-        <input type="search" data-filter aria-label="Find campaigns" placeholder="Name, model or cluster  ( / )" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
-        {unseen.length > 0 && (
-          <div class="row">
-            {unseen.map((id) => (
-              <Chip key={id} onRemove={() => toggle(id)}>
-                {id}
-              </Chip>
-            ))}
-          </div>
-        )}
-        {problem && !data && <ErrorState problem={problem} onRetry={refresh} />}
-        {!data && !problem && <LoadingState lines={6} height={34} />}
-        {data && shown.length === 0 && <p class="muted">{data.campaigns.length ? "No campaign has that in its name." : "There are no campaigns yet."}</p>}
-        <ul class="choices">
-          {shown.map((campaign) => (
-            <li key={campaign.id}>
-              <label>
-                <input
-                  type="checkbox"
-                  checked={chosen.includes(campaign.id)}
-                  disabled={!chosen.includes(campaign.id) && chosen.length >= MOST}
-                  onChange={() => toggle(campaign.id)}
-                />
-                <span>
-                  {campaign.id}
-                  <span class="muted small">
-                    {campaign.model}, {campaign.cluster}, {nodes(campaign.nodes)}
-                  </span>
-                </span>
-              </label>
-            </li>
-          ))}
-        </ul>
+    <Menu label="Choose campaigns" stays testid="chooser">
+      <input type="search" aria-label="Find campaigns" placeholder="Name, model or cluster" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
+      {problem && !data && <ErrorState problem={problem} onRetry={refresh} />}
+      {data && shown.length === 0 && <p class="muted">There are none.</p>}
+      <div class="choices">
+        {shown.map(({ id, model, cluster, nodes }) => (
+          <label key={id}>
+            <input type="checkbox" checked={chosen.includes(id)} disabled={!chosen.includes(id) && chosen.length >= MOST_COMPARED} onChange={() => toggle(id)} />
+            <span>
+              {id} <span class="muted small">{model}, {cluster}, {count(nodes)} {nodes === 1 ? "node" : "nodes"}</span>
+            </span>
+          </label>
+        ))}
       </div>
-    </Card>
+    </Menu>
   );
 }
 
-function nodes(number: number): string {
-  return number === 1 ? "1 node" : `${count(number)} nodes`;
+/** The campaigns themselves, read again whenever their comparison has changed. */
+function useCampaigns(ids: readonly string[], comparison: Comparison | undefined): CampaignView[] {
+  const [held, hold] = useState<CampaignView[]>([]);
+  useEffect(() => {
+    const aborter = new AbortController();
+    void Promise.all(ids.map((id) => get<CampaignView>(`campaigns/${encodeURIComponent(id)}`, aborter.signal))).then(hold, () => {});
+    return () => aborter.abort();
+  }, [comparison]);
+  return held;
+}
+
+interface Row extends ComparedCampaign {
+  readonly at: number;
+  readonly view: CampaignView;
 }
 
 function Compared({ ids }: { ids: string[] }) {
   const path = withQuery("comparison", { campaign: ids });
   const { data, problem, refresh } = useResource<Comparison>(path, POLL_MS);
-  if (!data) return <Card>{problem ? <ErrorState problem={problem} onRetry={refresh} /> : <LoadingState lines={10} height={30} />}</Card>;
-  const rows = [...data.campaigns].sort((a, b) => a.nodes - b.nodes || a.devices - b.devices);
-  const simulated = rows.every((row) => row.simulated);
+  const views = useCampaigns(ids, data);
+  const rows = (data?.campaigns ?? []).flatMap((row): Row[] => {
+    const view = views.find(({ id }) => id === row.id);
+    return view ? [{ ...row, view, at: ids.indexOf(row.id) }] : [];
+  });
+  if (!data || rows.length < ids.length) return <Card>{problem ? <ErrorState problem={problem} onRetry={refresh} /> : <LoadingState lines={10} height={30} />}</Card>;
+  const scales = scalesOf(rows);
   return (
-    <div class="compared">
-      <div class="scaling-pair">
-        <Card title="Speed" aside={<span class="muted small">{said(rows, "tokens")} per second of the recommended plans</span>}>
-          <ScalingChart
-            testid="speed-chart"
-            label={said(rows, "Tokens per second")}
-            measured={points(rows, ({ recommended }) => recommended?.tokens_per_s)}
-            projected={points(rows, ({ projected }) => projected?.tokens_per_s)}
-            format={short}
-            unit={said(rows, "tokens/s")}
-            simulated={simulated}
-          />
-        </Card>
-        <Card title="Efficiency" aside={<span class="muted small">speed per device, against the smallest of its kind</span>}>
-          <ScalingChart
-            testid="efficiency-chart"
-            label="Efficiency"
-            measured={points(rows, ({ efficiency }) => efficiency)}
-            projected={points(rows, ({ projected }) => projected?.efficiency)}
-            format={(value) => share(value)}
-            unit=""
-            simulated={simulated}
-            whole={1}
-          />
-        </Card>
-      </div>
-      <Card title="Numbers" aside={<JsonLink path={path} />}>
-        <ComparisonTable rows={rows} />
+    <>
+      <Card title="Recommended" aside={<JsonLink path={path} />}>
+        <ComparisonTable rows={rows} scales={scales.length > 0} />
       </Card>
+      <div class="compared-charts">
+        <Progress rows={rows.filter(({ view }) => view.spec.objective === data.objective)} />
+        {scales.length > 0 && <Scaling rows={rows} scales={scales} />}
+      </div>
+      <Differences rows={rows} />
       {data.notes.length > 0 && (
         <Card title="Notes" testid="notes">
           <ul class="list">
@@ -147,74 +124,107 @@ function Compared({ ids }: { ids: string[] }) {
           </ul>
         </Card>
       )}
-    </div>
+    </>
   );
 }
 
-function said(rows: ComparedCampaign[], text: string): string {
+/** "measured", or "simulated": of all, or of some. */
+function madeBy(rows: readonly Row[]): string {
+  const simulated = rows.filter((row) => row.simulated).length;
+  return simulated === 0 ? "measured" : simulated === rows.length ? "simulated" : "measured or simulated";
+}
+
+function Progress({ rows }: { rows: Row[] }) {
+  const [against, setAgainst] = useState<"done" | "device_hours">("done");
+  const goal = goalOf(rows[0]!.view);
+  const hours = against === "device_hours";
+  const x = (point: Row["progress"][number]) => point[against];
+  const curves = rows.map(({ id, at, simulated, progress }) => ({
+    hue: hueOf(at),
+    stepped: true,
+    points: progress.map((point) => ({
+      x: x(point),
+      y: point.value,
+      words: `${id}: ${objective(point.value, goal.unit)} ${simulated ? "simulated " : ""}after ${hours ? `${number(x(point))} device-hours` : `${x(point)} trials`}`,
+    })),
+  }));
+  const all = curves.flatMap(({ points }) => points);
+  const axis = all.map((point) => point.x);
+  return (
+    <Card
+      title="Best so far"
+      aside={<Switch label="Horizontal axis" options={[["done", "by trial"], ["device_hours", "by device-hour"]] as const} value={against} onChange={setAgainst} />}
+    >
+      <CurveChart
+        testid="progress-chart"
+        label={`Fastest once so far, ${madeBy(rows)}`}
+        x={hours ? numbers([0, ...axis], { title: "device-hours", format: short }) : whole([0, ...axis], "trials")}
+        y={numbers(all.map(({ y }) => y), { title: `${goal.label}, ${madeBy(rows)}`, format: (value, digits) => bareObjective(value, goal.unit, digits), room: 0.06 })}
+        curves={curves}
+      />
+    </Card>
+  );
+}
+
+function said(rows: readonly Row[], text: string): string {
   return worded({ samples: rows.every((row) => row.speed_unit.startsWith("samples")) }, text);
 }
 
-function points(rows: ComparedCampaign[], pick: (row: ComparedCampaign) => Estimate | null | undefined): Point[] {
-  return rows.flatMap((row) => {
-    const estimate = pick(row);
-    return estimate ? [{ nodes: row.nodes, name: row.simulated ? `${row.id}, simulated` : row.id, line: row.efficiency_against ?? row.id, ...estimate }] : [];
-  });
+/** Of one model on different numbers of devices. */
+function Scaling({ rows, scales }: { rows: Row[]; scales: Row[][] }) {
+  const unit = said(rows, "tokens/s");
+  const made = madeBy(scales.flat());
+  const spots = (row: Row, speed: Estimate | undefined, how: string) =>
+    speed ? [{ x: row.devices, y: speed.value, words: `${row.id}: ${short(speed.value)} ${unit} ${how} on ${row.devices} devices (${interval(speed.low, speed.high, short)})` }] : [];
+  const own = (row: Row) => spots(row, row.recommended?.tokens_per_s, row.simulated ? "simulated" : "measured");
+  const curves = scales.flatMap((group) => [
+    { look: "projected", points: group.flatMap((row) => spots(row, row.projected?.tokens_per_s, "projected")) },
+    { look: "joined", points: group.flatMap(own) },
+    ...group.map((row) => ({ hue: hueOf(row.at), points: own(row) })),
+  ]);
+  const all = curves.flatMap(({ points }) => points);
+  return (
+    <Card title="Scaling" aside={<span class="muted small">{said(rows, "tokens/s")} of the recommended settings; dashed: projected from the smallest</span>}>
+      <CurveChart
+        testid="speed-chart"
+        label={`${said(rows, "Tokens per second")} by devices, ${made}`}
+        x={doublings(all.map(({ x }) => x), "devices")}
+        y={numbers(all.map(({ y }) => y), { title: `${unit}, ${made}`, format: short, fromZero: true, room: 0.05 })}
+        curves={curves}
+      />
+    </Card>
+  );
 }
 
-function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
+function ComparisonTable({ rows, scales }: { rows: Row[]; scales: boolean }) {
   return (
     <TableFrame label="Comparison" testid="comparison">
       <thead>
         <tr>
           <th scope="col">Campaign</th>
-          <th scope="col" class="num">
-            Nodes
-          </th>
-          <th scope="col">Recommended</th>
-          <th scope="col" class="num">
-            {said(rows, "Tokens/s")}
-          </th>
-          <th scope="col" class="num">
-            {said(rows, "Tokens/s/device")}
-          </th>
-          <th scope="col" class="num" title={said(rows, "Tokens/s per device of the best plan by its first run alone")}>
-            Fastest once
-          </th>
-          <th scope="col" class="num">
-            Efficiency
-          </th>
-          <th scope="col" class="num projected">
-            Projected {said(rows, "tokens/s")}
-          </th>
-          <th scope="col" class="num projected">
-            Projected efficiency
-          </th>
+          <th scope="col">Devices</th>
+          <th scope="col">Recommended, and its gain over the baseline</th>
+          <th scope="col" class="num">All devices, {said(rows, "tokens/s")}</th>
+          {scales && <th scope="col" class="num" title="Speed per device, against the smallest of its kind">Efficiency</th>}
+          {scales && <th scope="col" class="num">Projected</th>}
         </tr>
       </thead>
       <tbody>
         {rows.map((row) => (
           <tr key={row.id} data-testid="compared">
             <td class="campaign-name">
-              <a href={href({ page: "campaign", id: row.id })}>{row.id}</a>
-              <div class="small muted">
-                {row.model}, {row.cluster}
-              </div>
-              <Chip tone={CAMPAIGN_TONES[row.state]}>{row.state}</Chip> {row.simulated && <Chip title="No device ran these trials">simulated</Chip>}
+              <Swatch at={row.at} /> <a href={href({ page: "campaign", id: row.id })}>{row.id}</a>
+              <div class="small muted">{row.model}, {row.cluster}</div>
+              <Chip tone={CAMPAIGN_TONES[row.state]}>{row.state}</Chip>
             </td>
-            <td class="num">
-              {count(row.nodes)}
-              <div class="small muted">{count(row.devices)} devices</div>
+            <td class="nowrap">
+              {count(row.devices)}
+              <div class="small muted">{count(row.nodes)} {row.nodes === 1 ? "node" : "nodes"}</div>
             </td>
-            <td>{row.recommended ? <BestLink row={row} best={row.recommended} /> : <span class="muted">nothing measured</span>}</td>
+            <td class="campaign-found"><Found campaign={row.view} /></td>
             <Cell estimate={row.recommended?.tokens_per_s} format={short} />
-            <Cell estimate={row.recommended?.tokens_per_s_per_device} format={short} />
-            <Cell estimate={row.fastest_once?.tokens_per_s_per_device} format={short} />
-            <Cell estimate={row.efficiency_against === row.id ? null : row.efficiency} format={(value) => share(value)}>
-              {row.efficiency_against === row.id ? "the measure" : row.efficiency_against && `against ${row.efficiency_against}`}
-            </Cell>
-            <Cell estimate={row.projected?.tokens_per_s} format={short} projected />
-            <Cell estimate={row.projected?.efficiency} format={(value) => share(value)} projected />
+            {scales && <Cell estimate={row.efficiency} format={share} note={row.efficiency_against === row.id ? "the reference" : row.efficiency_against && `of ${row.efficiency_against}`} />}
+            {scales && <Cell estimate={row.projected?.tokens_per_s} format={short} note={row.projected?.efficiency && `${share(row.projected.efficiency.value)} efficiency`} />}
           </tr>
         ))}
       </tbody>
@@ -222,28 +232,45 @@ function ComparisonTable({ rows }: { rows: ComparedCampaign[] }) {
   );
 }
 
-function BestLink({ row, best }: { row: ComparedCampaign; best: NonNullable<ComparedCampaign["recommended"]> }) {
-  return (
-    <>
-      <a href={href({ page: "trial", id: row.id, number: best.trial })}>trial {best.trial}</a>
-      <div class="small muted">{best.plan_key}</div>
-    </>
-  );
-}
-
 interface CellProps {
   estimate: Estimate | null | undefined;
   format: (value: number | null | undefined) => string;
-  projected?: boolean;
-  children?: ComponentChildren;
+  note?: string | null | undefined;
 }
 
-function Cell({ estimate, format, projected = false, children }: CellProps) {
+function Cell({ estimate, format, note }: CellProps) {
   return (
-    <td class={projected ? "num projected" : "num"}>
-      {estimate ? format(estimate.value) : !children && UNKNOWN}
+    <td class="num">
+      {estimate ? format(estimate.value) : UNKNOWN}
       {estimate && estimate.low < estimate.high && <div class="small muted">{interval(estimate.low, estimate.high, format)}</div>}
-      {children && <div class="small muted">{children}</div>}
+      {note && <div class="small muted">{note}</div>}
     </td>
+  );
+}
+
+function Differences({ rows }: { rows: Row[] }) {
+  const differences = specDifferences(rows.map(({ view }) => view.spec));
+  if (differences.length === 0) return null;
+  return (
+    <Card title="Differences of the specs">
+      <TableFrame label="Differences of the specs" testid="differences" dense>
+        <thead>
+          <tr>
+            <th scope="col">Key</th>
+            {rows.map(({ id, at }) => (
+              <th key={id} scope="col"><Swatch at={at} /> {id}</th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {differences.map(({ path, values }) => (
+            <tr key={path}>
+              <th scope="row"><code>{path}</code></th>
+              {values.map((value, at) => <td key={rows[at]!.id}>{value}</td>)}
+            </tr>
+          ))}
+        </tbody>
+      </TableFrame>
+    </Card>
   );
 }

@@ -39,8 +39,7 @@ export function SignIn({ refused }: { refused: string }) {
         <CopyButton text={COMMAND} />
       </div>
       <p class="muted small">
-        Elsewhere, a token of <code>meshtune token create</code>: read looks, launch also starts and stops campaigns. The
-        token stays in this browser until you sign out.
+        Elsewhere, a token of <code>meshtune token create</code>. It stays in this browser until you sign out.
       </p>
     </Card>
   );

@@ -4,13 +4,15 @@ import { useEffect, useRef } from "preact/hooks";
 
 interface MenuProps {
   label: string;
+  /** Where the label is a sign. */
+  name?: string;
   /** It stays open while one ticks and unticks. */
   stays?: boolean;
   testid?: string;
   children: ComponentChildren;
 }
 
-export function Menu({ label, stays = false, testid, children }: MenuProps) {
+export function Menu({ label, name, stays = false, testid, children }: MenuProps) {
   const element = useRef<HTMLDetailsElement>(null);
   const shut = () => element.current?.removeAttribute("open");
   useEffect(() => {
@@ -25,7 +27,7 @@ export function Menu({ label, stays = false, testid, children }: MenuProps) {
   };
   return (
     <details ref={element} class="menu" data-testid={testid} onKeyDown={escape}>
-      <summary class="button">{label}</summary>
+      <summary class="button" aria-label={name}>{label}</summary>
       <div class="menu-inside" onClick={stays ? undefined : shut}>
         {children}
       </div>

@@ -78,8 +78,8 @@ export function ReconnectingBanner({ state }: { state: StreamState }) {
   return (
     <div class="banner" role="status" data-testid="reconnecting">
       {state === "reconnecting"
-        ? "The service does not answer. What is shown may be old; it goes on by itself once the service is back."
-        : "Live updates have ended. Load the page again to go on."}
+        ? "The service does not answer. What is shown may be old; it goes on by itself."
+        : "Live updates have ended: load the page again."}
     </div>
   );
 }

@@ -1,0 +1,27 @@
+/** Where specs differ. */
+import { UNKNOWN } from "../format";
+
+/** path: dotted, a knob by its name. values: in the order of the specs; "–" where a spec has none. */
+export interface Difference {
+  readonly path: string;
+  readonly values: readonly string[];
+}
+
+/** What follows from a name that differs. */
+const FOLLOW = { "model.name": /^model\./, "cluster.device.name": /^cluster\.\w+\./ };
+
+/** But for their names. */
+export function specDifferences(specs: readonly object[]): Difference[] {
+  const flat = specs.map((spec) => new Map(leaves(spec, "")));
+  const paths = [...new Set(flat.flatMap((leaf) => [...leaf.keys()]))];
+  const found = paths.map((path) => ({ path, values: flat.map((leaf) => leaf.get(path) ?? UNKNOWN) })).filter(({ values }) => new Set(values).size > 1);
+  const told = Object.entries(FOLLOW).filter(([name]) => found.some(({ path }) => path === name));
+  return found.filter(({ path }) => path !== "name" && told.every(([name, rest]) => path === name || !rest.test(path)));
+}
+
+function leaves(value: unknown, path: string): [string, string][] {
+  if (value === null || value === undefined) return [];
+  if (typeof value !== "object") return [[path, String(value)]];
+  if (Array.isArray(value) && value.every((one) => typeof one !== "object")) return [[path, value.join(", ")]];
+  return Object.entries(value).flatMap(([key, inner]) => leaves(inner, `${path}${path && "."}${Array.isArray(value) ? (inner?.name ?? key) : key}`));
+}
