@@ -7,9 +7,6 @@ export interface Order {
   readonly descending: boolean;
 }
 
-/** How far the table goes at first, and how many rows further at each "show more". */
-export const ROWS = 200;
-
 /** What a column sorts by; null sorts last. */
 export function sortValue(trial: TrialBrief, column: string): Value | null {
   switch (column) {

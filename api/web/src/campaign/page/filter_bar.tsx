@@ -1,4 +1,4 @@
-/** Which trials all charts and the table show: the outcomes with their counts, a text, and every condition to be removed. */
+/** Which settings all charts and the table show: the outcomes with their counts, a text, and every condition to be removed. */
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
 import { count } from "../../format";
@@ -54,7 +54,7 @@ export function FilterBar({ trials, shown, reading, filters, goal }: FilterBarPr
       </div>
       <div class="row conditions" role="group" aria-label="Conditions">
         <span class="small muted" role="status" data-testid="shown">
-          {count(shown)} of {count(trials.length)} trials{reading && ", reading more"}
+          {count(shown)} of {count(trials.length)} settings{reading && ", reading more"}
         </span>
         {Object.entries(others).map(([name, condition]) => (
           <Chip key={name} onRemove={() => setConditions({ [name]: null })} testid={`condition-${name}`}>

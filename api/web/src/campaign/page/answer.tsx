@@ -1,0 +1,95 @@
+/** The answer: which setting to use, what it reaches and gains, and the way to a job of it. */
+import type { ComponentChildren } from "preact";
+import type { CampaignView } from "../../api/types";
+import { bytes, gain, gainInterval, interval, objective } from "../../format";
+import { href } from "../../router";
+import { Card, Chip } from "../../ui/basics";
+import { figuresOf } from "../data/figures";
+import { NOT_CONFIRMED } from "../data/goal";
+import { campaignPath } from "../data/paths";
+import { type Setting, settingOf } from "../data/settings";
+import { Changes } from "./changes";
+import { UseButton } from "./use_button";
+
+type Found = NonNullable<CampaignView["summary"]["recommended"]>;
+
+export function Answer({ campaign, rows }: { campaign: CampaignView; rows: readonly Setting[] }) {
+  const { recommended: best, recommended_is_baseline: kept, recommended_reason: reason, fastest_once, baseline } = campaign.summary;
+  if (!best) {
+    return (
+      <Card title={fastest_once ? "No recommendation" : "Nothing is measured yet"} testid="answer">
+        <p data-testid="recommendation">{fastest_once || campaign.summary.failed > 0 ? `${reason}.` : "The first trial is the baseline, where the spec names one; the answer is here with the first measurement."}</p>
+      </Card>
+    );
+  }
+  const gained = kept ? null : best.gain_over_baseline;
+  // The first sentence is the gain, which the card shows; a change of the numerics is a badge of its own.
+  const sentences = reason.split("; ").slice(gained ? 1 : 0).filter((words) => !words.startsWith("changes the numerics"));
+  const others = othersOf(campaign, best).filter(({ found }) => !kept || !reason.includes(found.plan_key));
+  const said = sentences.filter((words) => kept || !others.some(({ found }) => words.startsWith(found.plan_key)));
+  return (
+    <Card class="answer" testid="answer" title={kept ? "Keep the baseline" : "Recommended setting"} aside={<Badges campaign={campaign} best={best} kept={kept} />}>
+      <div class="answer-inside">
+        <div>
+          <p class="answer-words" data-testid="answer-setting">
+            {!kept && best.changes.length > 0 ? <Changes campaign={campaign} changes={best.changes} /> : <code>{best.plan_key}</code>}
+          </p>
+          <p class="small muted">
+            <a href={href({ page: "trial", id: campaign.id, number: best.trial })}>trial {best.trial}</a> <code>{best.plan_key}</code>
+          </p>
+        </div>
+        <UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} />
+      </div>
+      <dl class="answer-figures">
+        <Figure label="speed" value={objective(best.objective.value, best.objective.unit)} note={`90 %: ${interval(best.objective.low, best.objective.high, (end) => objective(end, best.objective.unit))}`} testid="answer-speed" />
+        {gained && <Figure label="gain over the baseline" value={gain(gained.value)} note={best.gain_rounds > 0 ? `(${gainInterval(gained)})` : NOT_CONFIRMED} testid="answer-gain" />}
+        {best.headroom_bytes !== null && <Figure label="memory left" value={bytes(best.headroom_bytes)} note="on the fullest device" testid="answer-memory" />}
+      </dl>
+      {others.map(({ name, found }) => (
+        <p key={name} class="small" data-testid="answer-others">
+          <strong>{name}</strong> was <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>
+          {baseline && found.changes.length > 0 && <> ({<Changes campaign={campaign} changes={found.changes} />})</>}, {objective(found.objective.value, found.objective.unit)}:{" "}
+          {whyNot(found, sentences, settingOf(rows, found.trial))}.
+        </p>
+      ))}
+      {said.length > 0 && <p class="small muted" data-testid="recommendation">{said.join("; ")}.</p>}
+    </Card>
+  );
+}
+
+function Figure({ label, value, note, testid }: { label: string; value: ComponentChildren; note: string; testid: string }) {
+  return (
+    <div data-testid={testid}>
+      <dt class="small muted">{label}</dt>
+      <dd><strong>{value}</strong> <span class="small muted">{note}</span></dd>
+    </div>
+  );
+}
+
+function Badges({ campaign, best, kept }: { campaign: CampaignView; best: Found; kept: boolean }) {
+  return (
+    <span class="row" data-testid="badges">
+      {campaign.simulated && <Chip title="No device ran these trials">simulated</Chip>}
+      {kept && <Chip>baseline kept</Chip>}
+      {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"} title="Second runs, by fresh jobs">{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
+      {best.changed_numerics.length > 0 && <Chip tone="failed" title="It computes something else than the baseline">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
+    </span>
+  );
+}
+
+/** What was fastest where that is another setting; once where it is so by both words. */
+function othersOf({ summary: { fastest_once, fastest_confirmed } }: CampaignView, best: Found): { name: string; found: Found }[] {
+  const named = [["Fastest once", fastest_once], ["Fastest confirmed", fastest_confirmed]] as const;
+  const others = named.flatMap(([name, found]) => (found && found.plan_key !== best.plan_key ? { name, found } : []));
+  return others[0]?.found.plan_key === others[1]?.found.plan_key ? others.slice(1) : others;
+}
+
+/** The recommendation's own sentence about it, where there is one. */
+function whyNot({ plan_key, changed_numerics }: Found, sentences: readonly string[], row: Setting | undefined): string {
+  const own = sentences.find((words) => words.startsWith(plan_key));
+  if (own) return own.slice(plan_key.length + 1);
+  if (changed_numerics.length > 0) return `it changes numerics (${changed_numerics.join(", ")})`;
+  const again = row && figuresOf(row);
+  if (again?.failedAgain) return "a second run of it failed";
+  return again && again.runs > 0 ? "it was slower in its second runs" : "it has no second run";
+}
