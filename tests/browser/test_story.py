@@ -72,11 +72,14 @@ def test_a_campaign_from_launch_to_end(open_page, service: ServiceLab, sign_in):
     assert page.evaluate("window.notLoadedAgain")
 
     # Brush one axis: the table keeps what lies within, and a trial that comes later is judged by the same range.
+    page.get_by_test_id("tab-charts").click()
     axis = page.get_by_test_id("axis-micro_batch_size").get_by_role("slider")
     axis.focus()
     axis.press("Home")
     kept = page.get_by_test_id("condition-micro_batch_size")
     expect(kept).to_be_visible()
+    page.get_by_test_id("tab-trials").click()
+    expect(page.locator("[data-testid^=row-]").first).to_be_visible()
     shown = {int(row.get_attribute("data-trial") or -1) for row in page.locator("[data-testid^=row-]").all()}
     asked = f"/v1/campaigns/{campaign}/trials?view=brief&micro_batch_size=1&page_size=1000"
     assert shown <= {trial["number"] for trial in service.call("GET", asked)["trials"]}

@@ -60,30 +60,13 @@ interface ChipProps {
 
 /** A word with its colour as a dot; a button where it does something. */
 export function Chip({ tone, pressed, onClick, onRemove, title, testid, children }: ChipProps) {
-  const inside = (
-    <>
-      {tone && <span class={`dot tone-${tone}`} aria-hidden="true" />}
-      {children}
-    </>
-  );
-  if (onClick)
-    return (
-      <button type="button" class="chip" aria-pressed={pressed} onClick={onClick} title={title} data-testid={testid}>
-        {inside}
-      </button>
-    );
-  if (onRemove)
-    return (
-      <button type="button" class="chip" onClick={onRemove} title={title ?? "Remove this filter"} data-testid={testid}>
-        {inside}
-        <span aria-hidden="true">×</span>
-        <span class="visually-hidden">remove</span>
-      </button>
-    );
+  const act = onClick ?? onRemove;
+  const parts = [tone && <span class={`dot tone-${tone}`} aria-hidden="true" />, children, onRemove && <span aria-hidden="true">×</span>, onRemove && <span class="visually-hidden">remove</span>];
+  if (!act) return <span class="chip still" title={title} data-testid={testid}>{parts}</span>;
   return (
-    <span class="chip still" title={title} data-testid={testid}>
-      {inside}
-    </span>
+    <button type="button" class="chip" aria-pressed={pressed} onClick={act} title={title ?? (onRemove && "Remove this filter")} data-testid={testid}>
+      {parts}
+    </button>
   );
 }
 

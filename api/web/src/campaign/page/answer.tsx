@@ -1,5 +1,4 @@
 /** The answer: which setting to use, what it reaches and gains, and the way to a job of it. */
-import type { ComponentChildren } from "preact";
 import type { CampaignView } from "../../api/types";
 import { bytes, gain, gainInterval, interval, objective } from "../../format";
 import { href } from "../../router";
@@ -22,6 +21,9 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
       </Card>
     );
   }
+  const speed = best.objective;
+  const [head, ...rest] = objective(speed.value, speed.unit).split(" ");
+  const differs = !kept && best.changes.length > 0;
   const gained = kept ? null : best.gain_over_baseline;
   // The first sentence is the gain, which the card shows; a change of the numerics is a badge of its own.
   const sentences = reason.split("; ").slice(gained ? 1 : 0).filter((words) => !words.startsWith("changes the numerics"));
@@ -32,16 +34,16 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
       <div class="answer-inside">
         <div>
           <p class="answer-words" data-testid="answer-setting">
-            {!kept && best.changes.length > 0 ? <Changes campaign={campaign} changes={best.changes} /> : <code>{best.plan_key}</code>}
+            {differs ? <Changes campaign={campaign} changes={best.changes} /> : best.plan_key}
           </p>
           <p class="small muted">
-            <a href={href({ page: "trial", id: campaign.id, number: best.trial })}>trial {best.trial}</a> <code>{best.plan_key}</code>
+            <a href={href({ page: "trial", id: campaign.id, number: best.trial })}>trial {best.trial}</a>{differs && <> <code>{best.plan_key}</code></>}
           </p>
         </div>
         <UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} />
       </div>
       <dl class="answer-figures">
-        <Figure label="speed" value={objective(best.objective.value, best.objective.unit)} note={`90 %: ${interval(best.objective.low, best.objective.high, (end) => objective(end, best.objective.unit))}`} testid="answer-speed" />
+        <Figure label="speed" value={head!} note={rest.join(" ")} title={`90 %: ${interval(speed.low, speed.high, (end) => objective(end, speed.unit))}`} testid="answer-speed" />
         {gained && <Figure label="gain over the baseline" value={gain(gained.value)} note={best.gain_rounds > 0 ? `(${gainInterval(gained)})` : NOT_CONFIRMED} testid="answer-gain" />}
         {best.headroom_bytes !== null && <Figure label="memory left" value={bytes(best.headroom_bytes)} note="on the fullest device" testid="answer-memory" />}
       </dl>
@@ -57,9 +59,9 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
   );
 }
 
-function Figure({ label, value, note, testid }: { label: string; value: ComponentChildren; note: string; testid: string }) {
+function Figure({ label, value, note, title, testid }: { label: string; value: string; note: string; title?: string; testid: string }) {
   return (
-    <div data-testid={testid}>
+    <div data-testid={testid} title={title}>
       <dt class="small muted">{label}</dt>
       <dd><strong>{value}</strong> <span class="small muted">{note}</span></dd>
     </div>

@@ -27,7 +27,7 @@ interface Context {
   readonly campaign: string;
   readonly goal: Goal;
   /** What trials are called beside their outcome, such as "recommended". */
-  readonly marks: ReadonlyMap<number, readonly string[]>;
+  readonly marks: ReadonlyMap<number, string>;
   /** Dimensions that vary, and those that vary but follow from them. */
   readonly varied: readonly Dimension[];
   readonly following: readonly Dimension[];
@@ -45,7 +45,7 @@ export function columnsOf(context: Context): Column[] {
     column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
   return [
     column("number", "#", (trial) => <Run campaign={campaign} trial={trial} />),
-    column("verdict", "outcome", (trial) => <Outcome campaign={campaign} trial={trial} marks={marks.get(trial.number) ?? []} />, { numeric: false }),
+    column("verdict", "outcome", (trial) => <Outcome campaign={campaign} trial={trial} mark={marks.get(trial.number)} />, { numeric: false }),
     column("differs", "setting", (trial) => <Differing trial={trial} baseline={baseline} varied={varied} />, { title: "What differs from the baseline", numeric: false, hidden: !many }),
     ...varied.map((one) => dimension(one, many)),
     ...following.map((one) => dimension(one, true)),
@@ -85,7 +85,7 @@ function Differing({ trial, baseline, varied }: { trial: Setting; baseline: Plan
 }
 
 /** How the first run ended, what the setting is called, and how its second runs went, each a link. */
-function Outcome({ campaign, trial, marks }: { campaign: string; trial: Setting; marks: readonly string[] }) {
+function Outcome({ campaign, trial, mark }: { campaign: string; trial: Setting; mark: string | undefined }) {
   const { word, tone } = trialWord(trial);
   const { runs, failedAgain } = figuresOf(trial);
   const cause = trial.failure && CAUSE_WORDS[trial.failure] !== word ? CAUSE_WORDS[trial.failure] : "";
@@ -94,7 +94,7 @@ function Outcome({ campaign, trial, marks }: { campaign: string; trial: Setting;
   return (
     <span class="outcome">
       <Chip tone={tone}>{word}</Chip>
-      {marks.length > 0 && <strong class="small">{marks.join(", ")}</strong>}
+      {mark && <strong class="small">{mark}</strong>}
       {why && <span class="reason small muted" title={why}>{why}</span>}
       {!why && trial.origin !== "search" && <span class="small muted">{trial.origin}</span>}
       {again.length > 0 && (

@@ -51,7 +51,7 @@ function factsOf(campaign: CampaignView): string[] {
   return [
     `${model} on ${cluster}, ${count(nodes)} ${nodes === 1 ? "node" : "nodes"}, ${count(devices)} ${devices === 1 ? "device" : "devices"}`,
     `${count(legal)} of ${count(combinations)} combinations are legal`,
-    ...(goesOn(campaign) ? [] : [`${count(summary.done)} trials in ${duration(elapsed_s)}, ${count(summary.failed)} failed`, deviceTime(summary.device_hours)]),
+    ...(goesOn(campaign) ? [] : [`${count(summary.done)} ${summary.done === 1 ? "trial" : "trials"} in ${duration(elapsed_s)}, ${count(summary.failed)} failed`, deviceTime(summary.device_hours)]),
     owner === "" ? "from the command line" : `by ${owner}`,
   ];
 }

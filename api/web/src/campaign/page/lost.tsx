@@ -12,7 +12,7 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
   const { data } = useResource<TrialView>(first ? `${campaignPath(id)}/trials/${first.number}` : null);
   const log = data?.attempts.at(-1)?.log_tail.trimEnd();
   return (
-    <section class="error-state stretch" data-testid="answer">
+    <section class="error-state lost" data-testid="answer">
       <h2>Nothing was measured</h2>
       <p data-testid="lost-reason">{reason.split("\n")[0] || summary.recommended_reason || `the campaign is ${state}`}.</p>
       {first && (

@@ -24,7 +24,7 @@ import { pick, pickedOf } from "../data/picked";
 import { RunStrip } from "./running";
 import { settingsOf } from "../data/settings";
 import { TrialsTable } from "./trials_table";
-import { type Dimension, dimensionsOf, levelsOf, varying } from "../data/values";
+import { dimensionsOf, levelsOf, varying } from "../data/values";
 import { Why } from "./why";
 
 export function CampaignPage({ id }: { id: string }) {
@@ -49,16 +49,10 @@ function Read({ feed }: { feed: Feed }) {
   );
 }
 
-function namesOf(dimensions: readonly Dimension[]): string {
-  return dimensions.map(({ name }) => name).join();
-}
-
 /** What settings are called, by the numbers of their trials. */
-function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: CampaignView): [number, string[]][] {
-  const marks = new Map<number, string[]>();
-  const named = [["recommended", recommended], ["fastest confirmed", fastest_confirmed], ["fastest once", fastest_once]] as const;
-  for (const [name, found] of named) if (found) marks.set(found.trial, [...(marks.get(found.trial) ?? []), name]);
-  return [...marks];
+function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: CampaignView): [number, string][] {
+  const named = [["fastest once", fastest_once], ["fastest confirmed", fastest_confirmed], ["recommended", recommended]] as const;
+  return named.flatMap(([name, found]) => (found ? [[found.trial, name]] : []));
 }
 
 function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snapshot: Snapshot; onChange: () => void }) {
@@ -70,20 +64,15 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
   const rows = useMemo(() => settingsOf(trials), [trials]);
   const shown = useMemo(() => rows.filter((row) => passes(row, filters)), [rows, filters]);
   const dimensions = useMemo(() => dimensionsOf(campaign), [campaign.id]);
+  // In what the trials differ: without what follows from the others, and at all.
+  const differ = useMemo(() => [varying(trials, dimensions), dimensions.filter((one) => levelsOf(trials, one).length > 1)] as const, [trials, dimensions]);
   // Remembered by their names: an equal list has to be the same.
-  const names = useMemo(() => namesOf(varying(trials, dimensions)), [trials, dimensions]);
-  const varied = useMemo(() => dimensions.filter(({ name }) => names.split(",").includes(name)), [dimensions, names]);
-  const others = useMemo(
-    () => namesOf(dimensions.filter((one) => !varied.includes(one) && levelsOf(trials, one).length > 1)),
-    [trials, dimensions, varied],
-  );
+  const [varied, differing] = useMemo(() => differ, [dimensions, JSON.stringify(differ.map((those) => those.map(({ name }) => name)))]);
   const marked = JSON.stringify([marksOf(campaign), trials.find(({ origin }) => origin === "baseline")?.plan]);
   const columns = useMemo(() => {
-    const [marks, baseline] = JSON.parse(marked) as [[number, string[]][], Plan | undefined];
-    return columnsOf({ campaign: campaign.id, goal, marks: new Map(marks), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)), baseline });
-  }, [campaign.id, goal, marked, dimensions, varied, others]);
-  // In what the trials differ at all, what follows from the others included.
-  const differing = useMemo(() => dimensions.filter((one) => varied.includes(one) || others.split(",").includes(one.name)), [dimensions, varied, others]);
+    const [marks, baseline] = JSON.parse(marked) as [[number, string][], Plan | undefined];
+    return columnsOf({ campaign: campaign.id, goal, marks: new Map(marks), varied, following: differing.filter((one) => !varied.includes(one)), baseline });
+  }, [campaign.id, goal, marked, varied, differing]);
   const { fastest_once, failed } = campaign.summary;
   const tabs = [
     ["trials", "Trials"] as const,

@@ -19,17 +19,19 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
   const surest = [...analysis.effects].sort((a, b) => b.gain.low - a.gain.low || b.pairs - a.pairs);
   const measured = surest.filter((effect) => effect.evidence !== "predicted").slice(0, MOST_EFFECTS);
   const predicted = surest.filter((effect) => effect.evidence === "predicted" && effect.gain.value > 0).slice(0, MOST_PREDICTED);
+  const most = Math.max(...[...measured, ...predicted].map((effect) => effect.gain.value));
   return (
     <Card title="Why" class="why" testid="why">
       <div class="why-inside">
         {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <p class="muted">{analysis.unpredicted || "No profile of a step tells where its time went."}</p>}
         <div>
           <h3>What single changes were worth</h3>
-          <Effects effects={measured} testid="effects" none="No two settings that were measured differ in one thing alone." />
+          <Effects effects={measured} most={most} testid="effects" />
+          {measured.length === 0 && <p class="small muted">No two settings that were measured differ in one thing alone.</p>}
           {predicted.length > 0 && (
             <div class="predicted">
               <h3 class="muted">Predicted, not measured</h3>
-              <Effects effects={predicted} testid="effects-predicted" />
+              <Effects effects={predicted} most={most} testid="effects-predicted" />
             </div>
           )}
         </div>
@@ -63,22 +65,16 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   );
 }
 
-function Effects({ effects, testid, none = "" }: { effects: readonly Effect[]; testid: string; none?: string }) {
-  if (effects.length === 0) return <p class="small muted">{none}</p>;
-  const most = Math.max(...effects.map((effect) => effect.gain.value));
+function Effects({ effects, most, testid }: { effects: readonly Effect[]; most: number; testid: string }) {
   return (
     <dl class="bars" data-testid={testid}>
       {effects.map((effect) => (
         <div key={effect.words} title={effect.words}>
           <dt>{changeWords(effect)}{effect.numerics && ", changes numerics"}</dt>
           <dd><span class="bar" style={{ width: `${Math.max(0, 100 * effect.gain.value / most)}%` }} aria-hidden="true" /></dd>
-          <dd>{gain(effect.gain.value)} <span class="muted">({[effect.pairs === 1 ? "" : gainInterval(effect.gain), pairWords(effect.pairs)].filter(Boolean).join(", ")})</span></dd>
+          <dd class="num">{gain(effect.gain.value)} <span class="muted">({[effect.pairs !== 1 && gainInterval(effect.gain), effect.pairs > 0 && `${effect.pairs} ${effect.pairs > 1 ? "pairs" : "pair"}`].filter(Boolean).join(", ")})</span></dd>
         </div>
       ))}
     </dl>
   );
-}
-
-function pairWords(pairs: number): string {
-  return pairs === 0 ? "" : `${pairs} ${pairs === 1 ? "pair" : "pairs"}`;
 }
