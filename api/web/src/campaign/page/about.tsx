@@ -18,8 +18,8 @@ export function AboutTab({ campaign: { id, notes, tags, lessons } }: { campaign:
   return (
     <>
       {(notes || tags.length > 0) && (
-        <Card title="Notes" testid="notes">
-          <div class="prose"><Markdown text={notes} /></div>
+        <Card title="Notes" testid="notes" class="pile">
+          <Markdown text={notes} />
           <Tags tags={tags} />
         </Card>
       )}

@@ -26,22 +26,21 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
   const differs = !kept && best.changes.length > 0;
   const gained = kept ? null : best.gain_over_baseline;
   // The first sentence is the gain, which the card shows; a change of the numerics is a badge of its own.
-  const sentences = reason.split("; ").slice(gained ? 1 : 0).filter((words) => !words.startsWith("changes the numerics"));
+  const sentences = reason.split(/; (?![^(]*\))/).slice(gained ? 1 : 0).filter((words) => words !== "keep the baseline" && !words.startsWith("changes the numerics"));
   const others = othersOf(campaign, best).filter(({ found }) => !kept || !reason.includes(found.plan_key));
   const said = sentences.filter((words) => kept || !others.some(({ found }) => words.startsWith(found.plan_key)));
   return (
-    <Card class="answer" testid="answer" title={kept ? "Keep the baseline" : "Recommended setting"} aside={<Badges campaign={campaign} best={best} kept={kept} />}>
-      <div class="answer-inside">
-        <div>
-          <p class="answer-words" data-testid="answer-setting">
-            {differs ? <Changes campaign={campaign} changes={best.changes} /> : best.plan_key}
-          </p>
-          <p class="small muted">
-            <a href={href({ page: "trial", id: campaign.id, number: best.trial })}>trial {best.trial}</a>{differs && <> <code>{best.plan_key}</code></>}
-          </p>
-        </div>
-        <UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} />
-      </div>
+    <Card
+      class="answer"
+      testid="answer"
+      title="Recommended setting"
+      aside={<><Badges campaign={campaign} best={best} kept={kept} /><UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} /></>}
+    >
+      <p class="answer-words" data-testid="answer-setting">{differs ? <Changes campaign={campaign} changes={best.changes} /> : kept ? "the baseline, unchanged" : best.plan_key}</p>
+      <p class="small muted">
+        <a href={href({ page: "trial", id: campaign.id, number: best.trial })}>trial {best.trial}</a>{" "}
+        <code>{best.plan_key}</code>
+      </p>
       <dl class="answer-figures">
         <Figure label="speed" value={head!} note={rest.join(" ")} title={`90 %: ${interval(speed.low, speed.high, (end) => objective(end, speed.unit))}`} testid="answer-speed" />
         {gained && <Figure label="gain over the baseline" value={gain(gained.value)} note={best.gain_rounds > 0 ? `(${gainInterval(gained)})` : NOT_CONFIRMED} testid="answer-gain" />}

@@ -11,7 +11,7 @@ export function Changes({ campaign, changes }: { campaign: CampaignView; changes
   return (
     <>
       {changes.map((change, at) => (
-        <span key={change.knob} class="change" title={dimensions.find(({ name, label }) => [name, label].includes(change.knob))?.title}>
+        <span key={change.knob} title={dimensions.find(({ name, label }) => [name, label].includes(change.knob))?.title}>
           {changeWords(change)}
           {at < changes.length - 1 && ", "}
         </span>

@@ -1,14 +1,13 @@
 /** The columns of the trials table: the dimensions that vary, and what came of them. */
 import type { ComponentChildren } from "preact";
 import type { Plan } from "../../api/types";
-import { bareObjective, bytes, duration, gain, interval, number, probability, stepTime, UNKNOWN } from "../../format";
+import { bareObjective, bytes, duration, gain, stepTime, UNKNOWN } from "../../format";
 import { href } from "../../router";
 import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
 import { figuresOf } from "../data/figures";
 import { type Goal, worded } from "../data/goal";
 import { quantityWords } from "../data/quantities";
-import { surprise } from "../data/rows";
 import type { Setting } from "../data/settings";
 import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
 
@@ -52,7 +51,7 @@ export function columnsOf(context: Context): Column[] {
     column("objective", goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit), { descendingFirst: !goal.smallerIsBetter }),
     column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any; of first runs it is not confirmed", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
-    column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
+    column("predicted_step_time", "expected", (trial) => words(valueOf(trial, "predicted_step_time"), "predicted_step_time", goal), { title: "The step that the search expected" }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
     ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, worded(goal, label), (trial) => words(valueOf(trial, name), name, goal), { hidden: true })),
@@ -105,21 +104,4 @@ function Outcome({ campaign, trial, mark }: { campaign: string; trial: Setting; 
       )}
     </span>
   );
-}
-
-function Expected({ trial }: { trial: Setting }) {
-  const { expectation } = trial;
-  if (expectation === null) return <>–</>;
-  const off = surprise(trial);
-  const title = `95 %: ${interval(expectation.step_time_low_s, expectation.step_time_high_s, stepTime)}; fits with ${probability(expectation.p_fits)}`;
-  return (
-    <span title={title}>
-      {stepTime(expectation.step_time_s)} <span class="off muted">{off === null ? "" : offWords(off)}</span>
-    </span>
-  );
-}
-
-function offWords(off: number): string {
-  const percent = Math.round(off * 100);
-  return percent === 0 ? "±0 %" : `${percent > 0 ? "+" : "−"}${number(Math.abs(percent))} %`;
 }

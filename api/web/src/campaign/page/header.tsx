@@ -34,9 +34,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
         ))}
         <span>started <Ago time={campaign.created_at} /></span>
       </p>
-      {standing(campaign).map((words) => (
-        <p key={words} class="small muted" data-testid="standing">{words}</p>
-      ))}
+      <p class="small muted" data-testid="standing">{standing(campaign)}</p>
     </section>
   );
 }
@@ -56,10 +54,9 @@ function factsOf(campaign: CampaignView): string[] {
   ];
 }
 
-/** Why it ended. What it waits for is said where its progress is. */
-function standing(campaign: CampaignView): string[] {
-  const { reason, search_ended, summary } = campaign;
-  if (!goesOn(campaign) && !summary.fastest_once) return []; // in place of the answer
-  const ended = search_ended && !reason.includes(search_ended) && `The search has ended: ${search_ended}.`;
-  return [reason && `${reason.charAt(0).toUpperCase()}${reason.slice(1)}.`, ended].filter((words) => words !== false && words !== "") as string[];
+/** Why it ended; where nothing was measured, that stands in place of the answer. */
+function standing({ reason, search_ended, summary, state }: CampaignView): string {
+  if (!summary.fastest_once && !goesOn({ state })) return "";
+  const whole = reason || (search_ended && `the search has ended: ${search_ended}`);
+  return whole && `${whole.charAt(0).toUpperCase()}${whole.slice(1)}.`;
 }

@@ -29,7 +29,7 @@ export function RunStrip({ campaign, trials }: { campaign: CampaignView; trials:
     campaign.chance_left !== null && `a better setting is left with a probability of ${probability(campaign.chance_left)}`,
   ];
   return (
-    <section class="run-strip" aria-label="Progress" data-testid="run-strip">
+    <section class="pile stretch" aria-label="Progress" data-testid="run-strip">
       <Progress label="Share of the budget" done={nearest?.[0] ?? 0} total={nearest?.[1] ?? null} />
       <p class="facts small">{facts.filter(Boolean).map((fact) => <span key={fact}>{fact}</span>)}</p>
       <details class="small" data-testid="running">

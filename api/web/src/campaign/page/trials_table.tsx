@@ -12,7 +12,7 @@ import type { Column } from "./columns";
 import type { Filters } from "../data/filters";
 import { useGrowing } from "../data/growing";
 import { useRemembered } from "../data/remembered";
-import { MOST, pickedOf, togglePick } from "../data/picked";
+import { MOST, pick, pickedOf } from "../data/picked";
 import { inOrder } from "../data/rows";
 import type { Setting } from "../data/settings";
 
@@ -143,13 +143,14 @@ function step(event: KeyboardEvent): void {
 
 function Pick({ number }: { number: number }) {
   const picked = pickedOf(useFilters());
+  const ticked = picked.includes(number);
   return (
     <input
       type="checkbox"
       aria-label={`Lay trial ${number} beside others`}
-      checked={picked.includes(number)}
-      disabled={picked.length >= MOST && !picked.includes(number)}
-      onChange={() => togglePick(number)}
+      checked={ticked}
+      disabled={picked.length >= MOST && !ticked}
+      onChange={() => pick(ticked ? picked.filter((one) => one !== number) : [...picked, number])}
     />
   );
 }

@@ -22,14 +22,14 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
   const most = Math.max(...[...measured, ...predicted].map((effect) => effect.gain.value));
   return (
     <Card title="Why" class="why" testid="why">
-      <div class="why-inside">
+      <div class="halves">
         {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <p class="muted">{analysis.unpredicted || "No profile of a step tells where its time went."}</p>}
-        <div>
+        <div class="pile stretch">
           <h3>What single changes were worth</h3>
           <Effects effects={measured} most={most} testid="effects" />
           {measured.length === 0 && <p class="small muted">No two settings that were measured differ in one thing alone.</p>}
           {predicted.length > 0 && (
-            <div class="predicted">
+            <div class="pile stretch predicted">
               <h3 class="muted">Predicted, not measured</h3>
               <Effects effects={predicted} most={most} testid="effects-predicted" />
             </div>
@@ -48,9 +48,9 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   const names = Object.keys(PART_WORDS).filter((part) => [...rival_parts, ...parts].some((one) => one.part === part && one.time_s > 0));
   const scale_s = Math.max(sum(rival_parts), sum(parts));
   return (
-    <div class={evidence === "predicted" ? "predicted" : ""} data-testid="why-steps">
+    <div class={`pile stretch ${evidence}`} data-testid="why-steps">
       <h3>Where the time of a step went{evidence && evidence !== "measured" && `, ${evidence}`}</h3>
-      <dl class="steps">
+      <dl class="bars">
         {steps.map(([name, those]) => (
           <div key={name}>
             <dt class="small">{name}</dt>
