@@ -27,6 +27,7 @@ budget: {trials: 24}
 parallel: 4
 seed: 3
 """
+TIMES = "\u00d7"
 THIN_SPACE = "\u202f"
 
 
@@ -72,7 +73,7 @@ def test_list_answer_and_table_show_one_number_for_one_setting(page, service, ca
     go(page, service, f"campaigns/{campaign}")
     expect(page.get_by_test_id("answer-speed")).to_contain_text(shown(best["objective"]["value"]))
     row = page.get_by_test_id(f"row-{best['trial']}")
-    for words in ("recommended", shown(best["objective"]["value"]), f"confirmed ×{best['runs']}"):
+    for words in ("recommended", shown(best["objective"]["value"]), f"confirmed {TIMES}{best['runs']}"):
         expect(row).to_contain_text(words)
     for other in {found[name]["trial"] for name in ("confirmed", "once")} - {best["trial"]}:
         expect(page.get_by_test_id("answer").get_by_role("link", name=f"trial {other}")).to_be_visible()
@@ -164,7 +165,7 @@ def test_a_trial_that_ran_out_of_memory_offers_no_launch_command(page, service, 
     oom = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
     go(page, service, f"campaigns/{campaign}/trials/{oom}")
     expect(page.get_by_test_id("outcome")).to_have_text("out of memory")
-    expect(page.get_by_test_id("copy-launch")).to_be_hidden()
+    expect(page.get_by_test_id("use")).to_be_hidden()
     expect(page.get_by_test_id("tiles")).to_contain_text("simulated")
 
 

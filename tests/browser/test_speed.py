@@ -27,7 +27,7 @@ ANALYSIS_MS = 300_000
 # When the answer and the table's first rows are painted, counted from the start of the navigation.
 WATCH = """
 new MutationObserver((_, watching) => {
-  if (!document.querySelector("[data-testid=answer] [data-testid=answer-speed]") || !document.querySelector("[data-testid^=row-]")) return;
+  if (!document.querySelector("[data-testid=answer-speed]") || !document.querySelector("[data-testid^=row-]")) return;
   watching.disconnect();
   requestAnimationFrame(() => setTimeout(() => { window.readyMs = performance.now(); }));
 }).observe(document, { childList: true, subtree: true });

@@ -34,7 +34,7 @@ export function RunStrip({ campaign, trials }: { campaign: CampaignView; trials:
       <p class="facts small">{facts.filter(Boolean).map((fact) => <span key={fact}>{fact}</span>)}</p>
       <details class="small" data-testid="running">
         <summary>{active.length > 0 && !campaign.trouble ? `${count(active.length)} in flight` : idleWords(campaign)}</summary>
-        <ul class="running">
+        <ul class="list">
           {active.slice(0, MOST).map((trial) => (
             <RunningTrial key={trial.number} campaign={campaign.id} trial={trial} />
           ))}
@@ -65,7 +65,7 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
         <code>{trial.plan_key}</code>
         <span class="muted"><Ago time={trial.started_at ?? trial.submitted_at ?? trial.planned_at} /></span>
       </div>
-      <p>{trial.started_at === null && `${waitWords(trial)} `}{whyChosen(trial)}</p>
+      <p class="muted">{trial.started_at === null && `${waitWords(trial)} `}{whyChosen(trial)}</p>
     </li>
   );
 }
