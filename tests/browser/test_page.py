@@ -100,6 +100,7 @@ def test_two_to_five_settings_lie_side_by_side_with_what_differs_first(page, ser
     expect(table.get_by_role("columnheader")).to_have_count(6)
     names = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
     differ = [axis for axis in names if len({trial["plan"][axis] for trial in picked}) > 1]
+    expect(table.get_by_role("rowheader", name="compute", exact=True)).to_be_visible()  # with the whole trials
     heads = table.get_by_role("rowheader").all_inner_texts()
     assert heads[: len(differ)] == [names[axis] for axis in differ]
     assert heads.index("outcome") < heads.index("memory of tensors, fullest rank") < heads.index("compute")

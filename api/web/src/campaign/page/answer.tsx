@@ -86,11 +86,8 @@ function othersOf({ summary: { fastest_once, fastest_confirmed } }: CampaignView
 }
 
 /** The recommendation's own sentence about it, where there is one. */
-function whyNot({ plan_key, changed_numerics }: Found, sentences: readonly string[], row: Setting | undefined): string {
+function whyNot({ plan_key }: Found, sentences: readonly string[], row: Setting | undefined): string {
   const own = sentences.find((words) => words.startsWith(plan_key));
   if (own) return own.slice(plan_key.length + 1);
-  if (changed_numerics.length > 0) return `it changes numerics (${changed_numerics.join(", ")})`;
-  const again = row && figuresOf(row);
-  if (again?.failedAgain) return "a second run of it failed";
-  return again && again.runs > 0 ? "it was slower in its second runs" : "it has no second run";
+  return row && figuresOf(row).runs > 0 ? "it was slower in its second runs" : "it has no second run";
 }

@@ -42,6 +42,8 @@ export function columnsOf(context: Context): Column[] {
   const many = varied.length > MOST_VARIED;
   const dimension = ({ name, label, title, values }: Dimension, hidden: boolean) =>
     column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
+  const measured = (name: string, head: string, more: Partial<Column>) =>
+    column(name, head, (trial) => (valueOf(trial, name) === null ? UNKNOWN : quantityWords(name, Number(valueOf(trial, name)), goal)), more);
   return [
     column("number", "#", (trial) => <Run campaign={campaign} trial={trial} />),
     column("verdict", "outcome", (trial) => <Outcome campaign={campaign} trial={trial} mark={marks.get(trial.number)} />, { numeric: false }),
@@ -51,19 +53,15 @@ export function columnsOf(context: Context): Column[] {
     column("objective", goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit), { descendingFirst: !goal.smallerIsBetter }),
     column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any; of first runs it is not confirmed", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
-    column("predicted_step_time", "expected", (trial) => words(valueOf(trial, "predicted_step_time"), "predicted_step_time", goal), { title: "The step that the search expected" }),
+    measured("predicted_step_time", "expected", { title: "The step that the search expected" }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
-    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, worded(goal, label), (trial) => words(valueOf(trial, name), name, goal), { hidden: true })),
+    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => measured(name, worded(goal, label), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
     column("setting", "plan", (trial) => trial.plan_key, { numeric: false, hidden: true }),
     column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
   ];
-}
-
-function words(value: ReturnType<typeof valueOf>, name: string, goal: Goal): string {
-  return typeof value === "number" ? quantityWords(name, value, goal) : UNKNOWN;
 }
 
 function column(name: string, head: string, cell: Column["cell"], more: Partial<Column> = {}): Column {

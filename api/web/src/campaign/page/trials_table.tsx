@@ -48,7 +48,7 @@ export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst 
       {columns.slice(1).map((column) => (
         <label key={column.name}>
           <input type="checkbox" checked={isShown(column)} onChange={() => remember({ ...choice, [column.name]: !isShown(column) })} />
-          {column.title && column.title.length < 24 ? column.title : column.head}
+          {column.head}
         </label>
       ))}
     </Menu>
