@@ -108,7 +108,7 @@ def test_three_hundred_trials_are_there_in_600_ms(filled, opened):
 def test_three_thousand_trials_stay_smooth(filled, opened):
     service, campaign = filled(3000)
     page = opened(service, campaign)
-    expect(page.get_by_test_id("shown")).to_have_text("3000 of 3000 settings")
+    expect(page.get_by_test_id("shown")).to_have_text("2997 of 2997 settings")  # and three second runs
     table, text = page.get_by_test_id("trials-table"), page.get_by_label("Filter by text")
     act(
         ("an outcome", page.get_by_test_id("outcome-oom"), CLICK),

@@ -54,9 +54,9 @@ function factsOf(campaign: CampaignView): string[] {
   ];
 }
 
-/** Why it ended; where nothing was measured, that stands in place of the answer. */
+/** Why it or its search ended; where nothing was measured, that stands in place of the answer. */
 function standing({ reason, search_ended, summary, state }: CampaignView): string {
-  if (!summary.fastest_once && !goesOn({ state })) return "";
-  const whole = reason || (search_ended && `the search has ended: ${search_ended}`);
-  return whole && `${whole.charAt(0).toUpperCase()}${whole.slice(1)}.`;
+  const goes = goesOn({ state });
+  const whole = goes ? search_ended && `the search has ended: ${search_ended}` : summary.fastest_once && reason;
+  return whole ? `${whole.charAt(0).toUpperCase()}${whole.slice(1)}.` : "";
 }

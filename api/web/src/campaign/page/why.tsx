@@ -48,7 +48,7 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   const names = Object.keys(PART_WORDS).filter((part) => [...rival_parts, ...parts].some((one) => one.part === part && one.time_s > 0));
   const scale_s = Math.max(sum(rival_parts), sum(parts));
   return (
-    <div class={`pile stretch ${evidence}`} data-testid="why-steps">
+    <div class={`pile stretch ${evidence === "predicted" ? evidence : ""}`} data-testid="why-steps">
       <h3>Where the time of a step went{evidence && evidence !== "measured" && `, ${evidence}`}</h3>
       <dl class="bars">
         {steps.map(([name, those]) => (
