@@ -1,6 +1,6 @@
 /** The answer: which setting to use, what it reaches and gains, and the way to a job of it. */
 import type { CampaignView } from "../../api/types";
-import { bytes, gain, gainInterval, interval, objective } from "../../format";
+import { bytes, gain, gainInterval, objective } from "../../format";
 import { href } from "../../router";
 import { Card, Chip } from "../../ui/basics";
 import { figuresOf } from "../data/figures";
@@ -17,7 +17,7 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
   if (!best) {
     return (
       <Card title={fastest_once ? "No recommendation" : "Nothing is measured yet"} testid="answer">
-        <p data-testid="recommendation">{fastest_once || campaign.summary.failed > 0 ? `${reason}.` : "The first trial is the baseline, where the spec names one; the answer is here with the first measurement."}</p>
+        <p data-testid="recommendation">{fastest_once || campaign.summary.failed > 0 ? `${reason}.` : "The answer comes with the first measurement."}</p>
       </Card>
     );
   }
@@ -42,7 +42,7 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
         <code>{best.plan_key}</code>
       </p>
       <dl class="answer-figures">
-        <Figure label="speed" value={head!} note={rest.join(" ")} title={`90 %: ${interval(speed.low, speed.high, (end) => objective(end, speed.unit))}`} testid="answer-speed" />
+        <Figure label="speed" value={head!} note={rest.join(" ")} testid="answer-speed" />
         {gained && <Figure label="gain over the baseline" value={gain(gained.value)} note={best.gain_rounds > 0 ? `(${gainInterval(gained)})` : NOT_CONFIRMED} testid="answer-gain" />}
         {best.headroom_bytes !== null && <Figure label="memory left" value={bytes(best.headroom_bytes)} note="on the fullest device" testid="answer-memory" />}
       </dl>
@@ -58,9 +58,9 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
   );
 }
 
-function Figure({ label, value, note, title, testid }: { label: string; value: string; note: string; title?: string; testid: string }) {
+function Figure({ label, value, note, testid }: { label: string; value: string; note: string; testid: string }) {
   return (
-    <div data-testid={testid} title={title}>
+    <div data-testid={testid}>
       <dt class="small muted">{label}</dt>
       <dd><strong>{value}</strong> <span class="small muted">{note}</span></dd>
     </div>
@@ -72,8 +72,8 @@ function Badges({ campaign, best, kept }: { campaign: CampaignView; best: Found;
     <span class="row" data-testid="badges">
       {campaign.simulated && <Chip title="No device ran these trials">simulated</Chip>}
       {kept && <Chip>baseline kept</Chip>}
-      {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"} title="Second runs, by fresh jobs">{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
-      {best.changed_numerics.length > 0 && <Chip tone="failed" title="It computes something else than the baseline">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
+      {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"}>{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
+      {best.changed_numerics.length > 0 && <Chip tone="failed">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
     </span>
   );
 }

@@ -51,15 +51,14 @@ export function columnsOf(context: Context): Column[] {
     ...varied.map((one) => dimension(one, many)),
     ...following.map((one) => dimension(one, true)),
     column("objective", goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit), { descendingFirst: !goal.smallerIsBetter }),
-    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any; of first runs it is not confirmed", descendingFirst: true }),
+    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
-    measured("predicted_step_time", "expected", { title: "The step that the search expected" }),
+    measured("predicted_step_time", "expected", { title: "Expected step" }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
     ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => measured(name, worded(goal, label), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
     column("setting", "plan", (trial) => trial.plan_key, { numeric: false, hidden: true }),
-    column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
   ];
 }

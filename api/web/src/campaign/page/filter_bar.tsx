@@ -3,13 +3,13 @@ import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
 import { count } from "../../format";
 import { Button, Chip } from "../../ui/basics";
-import { type Tone, VERDICT_TONES } from "../../words";
+import { STATE_WORDS, type Tone, VERDICT_TONES, VERDICT_WORDS } from "../../words";
 import { clearConditions, conditionWords, setConditions, setText, wordOf } from "../data/conditions";
 import { type Filters, isEmpty, passes, withWord } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { outcomeOf } from "../data/values";
 
-const ORDER = ["ok", "oom", "crashed", "timed_out", "pruned", "lost", "illegal", "cancelled", "running", "submitted", "planned"];
+const ORDER = Object.keys({ ...VERDICT_WORDS, ...STATE_WORDS });
 
 interface FilterBarProps {
   trials: readonly TrialBrief[];

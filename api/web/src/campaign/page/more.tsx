@@ -70,7 +70,7 @@ function Revalidate({ path, onDone, onClose }: Omit<AskedProps, "campaign">) {
     });
   return (
     <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void start()} onClose={onClose}>
-      <p>Fresh jobs run the recommended plan and the baseline once more: whether the gain still holds on the machine as it is now.</p>
+      <p>Fresh jobs run the recommended plan and the baseline once more.</p>
       {act.problem && <ErrorState problem={act.problem} />}
     </Confirm>
   );
@@ -111,8 +111,6 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
       <input value={typed[name]} autocomplete="off" onInput={(event) => type({ ...typed, [name]: event.currentTarget.value })} />
     </Field>
   );
-  // What no field shows is said whole.
-  const unplaced = act.problem && (act.problem.mistakes.length === 0 || !act.problem.mistakes.every((one) => Object.keys(first).some((name) => refused(name) === one)));
   const wrong = (name: string) => (typed[name] !== "" && !(Number(typed[name]) > 0) ? NUMBER : refused(name)?.detail);
   const mistaken = LIMITS.some(([name]) => wrong(name) === NUMBER);
   return (
@@ -137,7 +135,7 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
             <div class="three">{LIMITS.map(([name, label, , used]) => field(name, label, wrong(name), `${used(campaign)} used`))}</div>
           </fieldset>
         )}
-        {unplaced && <ErrorState problem={act.problem!} />}
+        {act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />}
         <div class="dialog-actions">
           <Button onClick={onClose}>Back</Button>
           <Button type="submit" kind="primary" busy={act.busy} disabled={mistaken || !Object.keys(first).some(edited)}>Save</Button>

@@ -1,7 +1,8 @@
 /** Two to five trials side by side: first the plans that differ, then speed, memory and where the time of a step went. */
 import type { ComponentChildren } from "preact";
+import { withQuery } from "../../api/client";
 import { useResource } from "../../api/resource";
-import type { CampaignView, TrialView } from "../../api/types";
+import type { CampaignView, TrialPage } from "../../api/types";
 import { useFilters } from "../../filters";
 import { bareObjective, bytes, gain, gainInterval, stepTime, UNKNOWN } from "../../format";
 import { href } from "../../router";
@@ -13,7 +14,8 @@ import { PartLegend, Stack, wordsOf } from "../charts/stack";
 import { figuresOf } from "../data/figures";
 import { type Goal } from "../data/goal";
 import { meanParts, partNames } from "../data/parts";
-import { MOST, pick, pickedOf } from "../data/picked";
+import { campaignPath } from "../data/paths";
+import { pick, pickedOf } from "../data/picked";
 import { type Setting, settingOf } from "../data/settings";
 import { type Dimension, valueOf } from "../data/values";
 
@@ -30,13 +32,13 @@ export function TrialComparison({ campaign, goal, rows, dimensions, onClose }: C
   const { baseline } = campaign.summary;
   const shown = [...new Set(pickedOf(useFilters()).flatMap((number) => settingOf(rows, number) ?? []))];
   const numbers = shown.map(({ number }) => number);
-  const whole = useTrials(campaign.id, numbers);
+  const { data } = useResource<TrialPage>(withQuery(`${campaignPath(campaign.id)}/trials`, { number: numbers }));
+  const whole = numbers.map((number) => data?.trials.find((trial) => trial.number === number));
   const profiles = whole.map((trial) => trial?.measurement?.profile ?? null);
   const told = profiles.filter((profile) => profile !== null);
   const names = partNames(told);
   const scale_s = Math.max(...told.map((profile) => profile.step_time_s), 0);
   const differ = (dimension: Dimension) => new Set(shown.map((trial) => valueOf(trial, dimension.name))).size > 1;
-  const measured = whole.map((trial) => trial?.measurement ?? trial?.partial);
   const row = (head: ComponentChildren, cell: (trial: Setting, at: number) => ComponentChildren) => (
     <tr key={String(head)}>
       <th scope="row">{head}</th>
@@ -63,11 +65,11 @@ export function TrialComparison({ campaign, goal, rows, dimensions, onClose }: C
           {dimensions.filter(differ).map(({ name, label }) => row(label, (trial) => <strong>{String(valueOf(trial, name))}</strong>))}
           {row("outcome", (trial) => <Chip tone={trialWord(trial).tone}>{trialWord(trial).word}</Chip>)}
           {row(goal.label, (trial) => bareObjective(figuresOf(trial).objective?.value, goal.unit))}
-          {baseline && row("gain over the baseline", (trial) => <Gained trial={trial} baseline={baseline.trial} />)}
+          {baseline && row("gain over the baseline", (trial) => (trial.number === baseline.trial ? "the baseline" : gain(figuresOf(trial).gain)))}
+          {baseline && row("interval of the gain", (trial) => gainInterval(trial.number === baseline.trial ? null : figuresOf(trial).interval))}
           {row("second runs", (trial) => figuresOf(trial).runs || "none")}
           {row("step, mean", (trial) => stepTime(figuresOf(trial).stepTime_s))}
           {row("memory of tensors, fullest rank", (trial) => bytes(trial.peak_memory_bytes))}
-          {row("held by the process", (_, at) => bytes(measured[at]?.peak_held_bytes.length ? Math.max(...measured[at]!.peak_held_bytes) : null))}
           {row("left of the device", (trial) => bytes(trial.headroom_bytes))}
           {names.length > 0 && row("profiled step", (_, at) => (profiles[at] ? <Stack parts={meanParts(profiles[at]!, names)} scale_s={scale_s} /> : "not profiled"))}
           {names.map((part) => row(wordsOf(part), (_, at) => (profiles[at] ? stepTime(meanParts(profiles[at]!, [part])[0]!.time_s) : UNKNOWN)))}
@@ -76,19 +78,4 @@ export function TrialComparison({ campaign, goal, rows, dimensions, onClose }: C
       {names.length > 0 && <PartLegend names={names} waiting={told.some((profile) => profile.waiting_s.some((of) => Object.values(of).some((time) => time > 0)))} />}
     </Dialog>
   );
-}
-
-/** The whole trials of these numbers, as far as they have come. */
-function useTrials(campaign: string, numbers: readonly number[]): (TrialView | undefined)[] {
-  const slots = Array.from({ length: MOST }, (_, at) => numbers[at] ?? null);
-  const path = `campaigns/${encodeURIComponent(campaign)}/trials/`;
-  // Always as many hooks, as the rule of hooks wants.
-  const read = slots.map((number) => useResource<TrialView>(number === null ? null : path + number));
-  return numbers.map((_, at) => read[at]?.data);
-}
-
-function Gained({ trial, baseline }: { trial: Setting; baseline: number }) {
-  const { gain: gained, interval, rounds } = figuresOf(trial);
-  if (trial.number === baseline) return <>the baseline</>;
-  return <>{gain(gained)} {rounds > 0 && <span class="muted">({gainInterval(interval)})</span>}</>;
 }

@@ -1,6 +1,6 @@
 /** The settings that pass the filters, in the order asked for; a row opens its first trial. */
 import type { VNode } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 import { setFilters, useFilter, useFilters } from "../../filters";
 import { go, href } from "../../router";
 import { Button, Card } from "../../ui/basics";
@@ -36,7 +36,7 @@ export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst 
   const sort = parseSort(asked || bestFirst);
   const order = useMemo(() => inOrder(shown, { column: sort.key, descending: sort.descending }), [shown, sort.key, sort.descending]);
   const isShown = (column: Column) => choice[column.name] ?? !column.hidden;
-  const narrow = useNarrow();
+  const narrow = matchMedia("(max-width: 640px)").matches; // as campaign.css has it
   const isShownHere = (column: Column) => (narrow ? ON_PHONES.includes(column.name) || choice[column.name] : isShown(column));
   const visible = useMemo(() => columns.filter(isShownHere), [columns, choice, narrow]);
   // A sorted or filtered table is looked at from its top; one that trials are added to stays as it is.
@@ -110,18 +110,6 @@ function useRows(trials: readonly Setting[], columns: readonly Column[]): VNode[
     rows.set(trial, row);
     return row;
   });
-}
-
-/** True on a phone; campaign.css has the same width. */
-function useNarrow(): boolean {
-  const query = useMemo(() => matchMedia("(max-width: 640px)"), []);
-  const [narrow, setNarrow] = useState(query.matches);
-  useEffect(() => {
-    const look = () => setNarrow(query.matches);
-    query.addEventListener("change", look);
-    return () => query.removeEventListener("change", look);
-  }, [query]);
-  return narrow;
 }
 
 function open(event: MouseEvent, campaign: string): void {

@@ -4,7 +4,6 @@ import { gain, gainInterval, stepTime } from "../../format";
 import { Card, Prose } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
 import { PartLegend, Stack } from "../charts/stack";
-import { PART_WORDS } from "../data/parts";
 import { changeWords } from "./changes";
 
 const MOST_EFFECTS = 4;
@@ -23,11 +22,11 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
   return (
     <Card title="Why" class="why" testid="why">
       <div class="halves">
-        {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <p class="muted">{analysis.unpredicted || "No profile of a step tells where its time went."}</p>}
+        {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <p class="muted">{analysis.unpredicted || "No step was profiled."}</p>}
         <div class="pile stretch">
           <h3>What single changes were worth</h3>
           <Effects effects={measured} most={most} testid="effects" />
-          {measured.length === 0 && <p class="small muted">No two settings that were measured differ in one thing alone.</p>}
+          {measured.length === 0 && <p class="small muted">No two measured settings differ in one thing alone.</p>}
           {predicted.length > 0 && (
             <div class="pile stretch predicted">
               <h3 class="muted">Predicted, not measured</h3>
@@ -43,9 +42,8 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
 /** The rival's step above the winner's, of one scale. */
 function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }: { winner: Analysis["winners"][number] }) {
   const steps = [[rival ?? "before", rival_parts], [`trial ${trial}`, parts]] as const;
-  const timesOf = (those: typeof parts) => Object.keys(PART_WORDS).map((part) => ({ part, time_s: those.find((one) => one.part === part)?.time_s ?? 0, waiting_s: 0 }));
   const sum = (those: typeof parts) => those.reduce((all, { time_s }) => all + time_s, 0);
-  const names = Object.keys(PART_WORDS).filter((part) => [...rival_parts, ...parts].some((one) => one.part === part && one.time_s > 0));
+  const names = parts.map(({ part }) => part).filter((part) => [...rival_parts, ...parts].some((one) => one.part === part && one.time_s > 0));
   const scale_s = Math.max(sum(rival_parts), sum(parts));
   return (
     <div class={`pile stretch ${evidence === "predicted" ? evidence : ""}`} data-testid="why-steps">
@@ -54,7 +52,7 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
         {steps.map(([name, those]) => (
           <div key={name}>
             <dt class="small">{name}</dt>
-            <dd><Stack parts={timesOf(those)} scale_s={scale_s} /></dd>
+            <dd><Stack parts={those.map((one) => ({ ...one, waiting_s: 0 }))} scale_s={scale_s} /></dd>
             <dd class="small num">{stepTime(sum(those))}</dd>
           </div>
         ))}
