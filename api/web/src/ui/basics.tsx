@@ -86,13 +86,13 @@ interface TileProps {
 export function Tile({ label, title, simulated = false, value, note, testid, children }: TileProps) {
   return (
     <section class="card tile" data-testid={testid}>
-      <h2 class="tile-label" title={title}>
+      <h2 class="tile-label small muted" title={title}>
         {label}
         {simulated && <span class="simulated">simulated</span>}
       </h2>
       <div class="tile-value">{value}</div>
       {children}
-      <div class="tile-note">{note ?? "\u00a0"}</div>
+      <div class="small muted">{note ?? "\u00a0"}</div>
     </section>
   );
 }
@@ -124,7 +124,7 @@ export function Progress({ done, total, label }: { done: number; total: number |
 export function Field({ label, hint, mistake, children }: { label: string; hint?: string; mistake?: string | undefined; children: ComponentChildren }) {
   return (
     <label class="field">
-      <span class="field-label">{label}</span>
+      <span class="small muted">{label}</span>
       {children}
       {hint && <span class="muted small">{hint}</span>}
       {mistake && <span class="mistake small">{mistake}</span>}

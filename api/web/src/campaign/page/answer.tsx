@@ -1,13 +1,16 @@
-/** The answer: which setting to use, what it reaches and gains, and the way to a job of it. */
-import type { CampaignView } from "../../api/types";
+/** The answer: which setting to use, what it reaches and gains, and the way to a job of it; or why there is none. */
+import { useResource } from "../../api/resource";
+import type { CampaignView, Change, TrialBrief, TrialView } from "../../api/types";
+import { setFilters } from "../../filters";
 import { bytes, gain, gainInterval, objective } from "../../format";
 import { href } from "../../router";
-import { Card, Chip } from "../../ui/basics";
+import { Button, Card, Chip } from "../../ui/basics";
+import { CAUSE_WORDS, trialWord } from "../../words";
 import { figuresOf } from "../data/figures";
 import { NOT_CONFIRMED } from "../data/goal";
 import { campaignPath } from "../data/paths";
 import { type Setting, settingOf } from "../data/settings";
-import { Changes } from "./changes";
+import { dimensionsOf, INACTIVE, labelOf } from "../data/values";
 import { UseButton } from "./use_button";
 
 type Found = NonNullable<CampaignView["summary"]["recommended"]>;
@@ -90,4 +93,47 @@ function whyNot({ plan_key }: Found, sentences: readonly string[], row: Setting 
   const own = sentences.find((words) => words.startsWith(plan_key));
   if (own) return own.slice(plan_key.length + 1);
   return row && figuresOf(row).runs > 0 ? "it was slower in its second runs" : "it has no second run";
+}
+
+/** In place of the answer where nothing was measured and the campaign is over: why, by the first trial that failed. */
+export function Lost({ campaign: { id, reason, state, summary }, trials }: { campaign: CampaignView; trials: readonly TrialBrief[] }) {
+  const first = trials.find(({ verdict }) => verdict !== null && verdict !== "ok");
+  const { data } = useResource<TrialView>(first ? `${campaignPath(id)}/trials/${first.number}` : null);
+  const log = data?.attempts.at(-1)?.log_tail.trimEnd();
+  return (
+    <section class="error-state" data-testid="answer">
+      <h2>Nothing was measured</h2>
+      <p data-testid="lost-reason">{reason.split("\n")[0] || summary.recommended_reason || `the campaign is ${state}`}.</p>
+      {first && (
+        <>
+          <p>
+            <a href={href({ page: "trial", id, number: first.number })}>trial {first.number}</a>, the first that failed:{" "}
+            <strong>{first.failure ? CAUSE_WORDS[first.failure] : trialWord(first).word}</strong>
+          </p>
+          {log && <pre class="code-block" tabIndex={0} aria-label="End of its log" data-testid="lost-log">{log}</pre>}
+          <Button onClick={() => setFilters({ tab: "failures" })}>What to do about it</Button>
+        </>
+      )}
+    </section>
+  );
+}
+
+/** "pipeline 64 → 32". */
+export function changeWords({ knob, before, after }: Change): string {
+  return `${labelOf(knob)} ${before ?? INACTIVE} → ${after ?? INACTIVE}`;
+}
+
+/** A setting as its difference from another, with what each name means as its title. */
+function Changes({ campaign, changes }: { campaign: CampaignView; changes: readonly Change[] }) {
+  const dimensions = dimensionsOf(campaign);
+  return (
+    <>
+      {changes.map((change, at) => (
+        <span key={change.knob} title={dimensions.find(({ name, label }) => [name, label].includes(change.knob))?.title}>
+          {changeWords(change)}
+          {at < changes.length - 1 && ", "}
+        </span>
+      ))}
+    </>
+  );
 }

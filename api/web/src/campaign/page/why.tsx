@@ -4,7 +4,7 @@ import { gain, gainInterval, stepTime } from "../../format";
 import { Card, Prose } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
 import { PartLegend, Stack } from "../charts/stack";
-import { changeWords } from "./changes";
+import { changeWords } from "./answer";
 
 const MOST_EFFECTS = 4;
 const MOST_PREDICTED = 2;
