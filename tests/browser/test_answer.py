@@ -11,6 +11,7 @@ from service_lab import ServiceLab
 from specs import simulated, tiny
 
 TIMES = "\u00d7"
+A4 = {"width": 794, "height": 1123}
 LAPTOP = {"width": 1440, "height": 900}
 SPEC = simulated(
     name="answer",
@@ -252,11 +253,15 @@ def test_on_paper_is_every_row_and_nothing_to_press(page, service, campaign):
     trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
     go(page, service, campaign)
     expect(page.locator("[data-testid^=row-]").first).to_be_visible()
+    page.set_viewport_size(A4)
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     rows = page.locator("[data-testid^=row-]")
     expect(rows).to_have_count(len({trial["plan_key"] for trial in trials}))
     expect(rows.last).to_be_visible()
+    box = page.get_by_test_id("trials-table").bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= A4["width"]
     expect(page.get_by_role("columnheader", name="tensor")).to_be_visible()
     for hidden in (page.get_by_role("tablist"), page.get_by_test_id("use"), page.get_by_test_id("filters")):
         expect(hidden).to_be_hidden()

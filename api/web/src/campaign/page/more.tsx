@@ -43,7 +43,7 @@ export function More({ campaign, path, start, stream, onChange }: MoreProps) {
         {changes && <Button kind="quiet" onClick={() => ask("edit")}>{campaign.extendable ? "Edit, or extend the budget" : "Edit name, tags, notes, budget"}</Button>}
         {changes && goes && <Button kind="quiet" onClick={() => ask("enqueue")}>Try a plan by hand</Button>}
         {changes && campaign.summary.done > 0 && <Button kind="quiet" onClick={() => ask("revalidate")}>Measure the best again</Button>}
-        {may && <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>Clone: one like it</ButtonLink>}
+        {may && <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>Clone</ButtonLink>}
         <Button kind="quiet" aria-pressed={paused} onClick={() => (paused ? stream.resume() : stream.pause())} data-testid="pause-live">{paused ? "Go live" : "Pause live"}</Button>
       </Menu>
       {asked === "edit" && <Edit campaign={campaign} path={path} onDone={done} onClose={close} />}

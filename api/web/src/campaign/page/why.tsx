@@ -24,12 +24,12 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
       <div class="halves">
         {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <p class="muted">{analysis.unpredicted || "No step was profiled."}</p>}
         <div class="pile stretch">
-          <h3>What single changes were worth</h3>
+          <h3>Gain of single changes</h3>
           <Effects effects={measured} most={most} testid="effects" />
           {measured.length === 0 && <p class="small muted">No two measured settings differ in one thing alone.</p>}
           {predicted.length > 0 && (
             <div class="pile stretch predicted">
-              <h3 class="muted">Predicted, not measured</h3>
+              <h3 class="muted">Predicted gain, not measured</h3>
               <Effects effects={predicted} most={most} testid="effects-predicted" />
             </div>
           )}
@@ -47,7 +47,7 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   const scale_s = Math.max(sum(rival_parts), sum(parts));
   return (
     <div class={`pile stretch ${evidence === "predicted" ? evidence : ""}`} data-testid="why-steps">
-      <h3>Where the time of a step went{evidence && evidence !== "measured" && `, ${evidence}`}</h3>
+      <h3>Time of a step{evidence && evidence !== "measured" && `, ${evidence}`}</h3>
       <dl class="bars">
         {steps.map(([name, those]) => (
           <div key={name}>
