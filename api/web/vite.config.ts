@@ -42,6 +42,15 @@ function called(): Plugin {
   };
 }
 
+/** Code that comes later is one file with all looks at hand: what Vite adds to preload its looks and files is not needed. */
+function bare(): Plugin {
+  return {
+    name: "bare",
+    enforce: "pre",
+    load: (id) => (id.endsWith("vite/preload-helper.js") ? "export const __vitePreload = (load) => load();" : null),
+  };
+}
+
 /** The script that requests the first documents before the page's code has come: it waits for nothing, and nothing for it. */
 function asked(): Plugin {
   return {
@@ -65,7 +74,7 @@ function asked(): Plugin {
 // base "./": the service may lie behind any path prefix. `npm run dev` asks the service that MESHTUNE_URL names.
 export default defineConfig({
   base: "./",
-  plugins: [called(), asked(), compressed()],
+  plugins: [called(), bare(), asked(), compressed()],
   oxc: { jsx: { runtime: "classic", pragma: "h", pragmaFrag: "Fragment" } },
   build: {
     outDir: OUT,

@@ -11,9 +11,9 @@ from playwright.sync_api import Locator, Page, expect
 from specs import simulated
 
 AXE = Path(__file__).parents[2] / "api" / "web" / "node_modules" / "axe-core" / "axe.min.js"
-WIDE, PHONE = 1440, 390
-# Both themes and both widths are in the first two.
-LOOKS = [("light", WIDE), ("dark", PHONE), ("dark", WIDE), ("light", PHONE)]
+WIDE, LAPTOP, PHONE = 1440, 1280, 390
+# Both themes are in the first two, and two widths.
+LOOKS = [("light", WIDE), ("dark", PHONE), ("dark", WIDE), ("light", PHONE), ("light", LAPTOP), ("dark", LAPTOP)]
 # As a person sees it: what is wrong, of which element, and why.
 CHECK = """
 async () => (await axe.run()).violations.map(({ id, nodes }) => `${id}: ${nodes[0].html} ${nodes[0].failureSummary}`)
@@ -29,7 +29,7 @@ SPEC = simulated(
 )
 
 
-@pytest.mark.parametrize("looks", [LOOKS[:2], pytest.param(LOOKS, marks=pytest.mark.long)], ids=["two", "four"])
+@pytest.mark.parametrize("looks", [LOOKS[:2], pytest.param(LOOKS, marks=pytest.mark.long)], ids=["two", "six"])
 def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, service, sign_in, looks):
     if not AXE.exists():
         missing = "axe-core is not installed: npm --prefix api/web ci"
@@ -47,7 +47,11 @@ def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, serv
     for place, whole in (
         ("", "campaign-table"),
         ("new", "predicted-best"),
-        (f"campaigns/{first}", "failures"),
+        (f"campaigns/{first}", "why-steps"),
+        (f"campaigns/{first}?tab=charts", "charts"),
+        (f"campaigns/{first}?tab=failures", "failures"),
+        (f"campaigns/{first}?tab=about", "spec"),
+        (f"campaigns/{first}?pick=0&pick=1&pick=2&beside=yes", "trial-comparison"),
         (f"campaigns/{first}/trials/0", "job"),
         (f"campaigns/{first}/trials/{oom}", "job"),
         (f"compare?campaign={first}&campaign={second}", "comparison"),
@@ -57,8 +61,9 @@ def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, serv
         expect(page.get_by_role("status", name="Loading")).to_have_count(0)
         check(page, script, place, looks)
     page.goto(f"{service.url}/#/campaigns/{first}")
-    page.get_by_test_id("copy-launch").click()
-    expect(page.get_by_test_id("export-format")).to_be_visible()
+    page.get_by_test_id("use").click()
+    expect(page.get_by_test_id("exports")).to_be_visible()
+    expect(page.get_by_role("status", name="Loading")).to_have_count(0)
     check(page, script, "export", looks)
 
 
@@ -121,20 +126,23 @@ def test_the_whole_story_by_keyboard_alone(open_page, service):
     press(page, page.get_by_test_id("clear-all"))
 
     # One trial, and back; two of them side by side.
-    press(page, page.get_by_test_id("tile-once").get_by_role("link"))
+    press(page, page.get_by_test_id("answer").get_by_role("link").first)
     expect(page.locator("h1", has_text="Trial")).to_be_focused()
     press(page, page.get_by_role("link", name="story", exact=True))
     expect(page.locator("h1", has_text="story")).to_be_focused()
-    write(page, page.get_by_label("Number of a trial to add"), "2")
-    page.keyboard.press("Enter")
+    for number in (1, 2):
+        press(page, page.get_by_label(f"Lay trial {number} beside others"), "Space")
+    press(page, page.get_by_role("button", name="Compare 2"))
     expect(page.get_by_test_id("trial-comparison").get_by_role("link", name="trial 2")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_test_id("trial-comparison")).to_be_hidden()
 
     # The setting for use.
     page.keyboard.press("Home")
-    press(page, page.get_by_test_id("copy-launch"))
-    expect(page.get_by_test_id("measured-with")).to_be_visible()
+    press(page, page.get_by_test_id("use"))
+    expect(page.get_by_test_id("exports")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_test_id("copy-launch")).to_be_focused()
+    expect(page.get_by_test_id("use")).to_be_focused()
 
     # More budget, and it goes on.
     press(page, page.get_by_test_id("more").locator("summary"))
@@ -142,4 +150,4 @@ def test_the_whole_story_by_keyboard_alone(open_page, service):
     write(page, page.get_by_role("dialog").get_by_label("Trials"), "16")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_hidden()
-    expect(page.get_by_test_id("tile-progress")).to_contain_text("16 of 16")
+    expect(page.locator("[data-testid^=row-]")).to_have_count(16)

@@ -27,7 +27,7 @@ budget: {trials: 24}
 parallel: 4
 seed: 3
 """
-WORDS = (("recommended", "Recommended"), ("confirmed", "Fastest confirmed"), ("once", "Fastest once"))
+TIMES = "\u00d7"
 THIN_SPACE = "\u202f"
 
 
@@ -67,66 +67,47 @@ def winners(service: ServiceLab, campaign: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_tiles_list_and_table_show_one_number_for_each_word(page, service, campaign):
+def test_list_answer_and_table_show_one_number_for_one_setting(page, service, campaign):
     found = winners(service, campaign)
+    best, once = found["recommended"], found["once"]
     go(page, service, f"campaigns/{campaign}")
-    for name, words in WORDS:
-        tile, value = page.get_by_test_id(f"tile-{name}"), found[name]["objective"]["value"]
-        expect(tile).to_contain_text(words)
-        expect(tile.locator(".tile-value")).to_contain_text(shown(value))
-        expect(tile).to_contain_text(f"trial {found[name]['trial']}: {found[name]['plan_key']}")
-        expect(tile).to_contain_text("simulated")
-        unsure, said = tile.get_by_text("first run, not confirmed"), found[name]["gain_rounds"] == 0
-        expect(unsure).to_have_count(int(said))
-        expect(page.get_by_test_id(f"row-{found[name]['trial']}")).to_contain_text(words.lower())
-    once = found["once"]["first_run"]["value"]
-    expect(page.get_by_test_id("best-so-far")).to_contain_text(f"{shown(once)} tokens/s/device")
-    summary = service.call("GET", f"/v1/campaigns/{campaign}")["summary"]
-    expect(page.get_by_test_id("recommendation")).to_contain_text(summary["recommended_reason"])
+    expect(page.get_by_test_id("answer-speed")).to_contain_text(shown(best["objective"]["value"]))
+    row = page.get_by_test_id(f"row-{best['trial']}")
+    for words in ("recommended", shown(best["objective"]["value"]), f"confirmed {TIMES}{best['runs']}"):
+        expect(row).to_contain_text(words)
+    for other in {found[name]["trial"] for name in ("confirmed", "once")} - {best["trial"]}:
+        expect(page.get_by_test_id("answer").get_by_role("link", name=f"trial {other}")).to_be_visible()
     go(page, service, "")
     row = page.locator(f"[data-id={campaign}]")
-    expect(row.get_by_test_id("recommended")).to_contain_text(shown(found["recommended"]["objective"]["value"]))
-    expect(row.get_by_test_id("fastest-once")).to_contain_text(shown(once))
-    expect(row.get_by_test_id("fastest-once")).to_contain_text("first run, not confirmed")
+    expect(row).to_contain_text(shown(best["objective"]["value"]))
+    go(page, service, f"campaigns/{campaign}?tab=charts")
+    expect(page.get_by_test_id("best-so-far")).to_contain_text(f"{shown(once['first_run']['value'])} tokens/s/device")
 
 
-def test_a_second_run_is_compared_with_the_baselines_of_its_round(page, service, campaign):
-    trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
-    again = [trial for trial in trials if trial["round"] and trial["plan_key"] != trials[0]["plan_key"]]
-    faster = next(trial for trial in again if 0 < trial["gain_over_baseline"] < 0.99)
-    go(page, service, f"campaigns/{campaign}")
-    page.get_by_test_id("trials").scroll_into_view_if_needed()
-    page.get_by_label("Filter by text").fill(f"#{faster['number']} ")
-    row = page.get_by_test_id(f"row-{faster['number']}")
-    expect(row).to_contain_text(f"+{100 * faster['gain_over_baseline']:.1f} %")
-    go(page, service, f"campaigns/{campaign}/trials/{faster['number']}")
-    expect(page.get_by_test_id("tile-gain")).to_contain_text("in the same round")
-
-
-def test_two_to_five_trials_lie_side_by_side_with_what_differs_first(page, service, campaign):
+def test_two_to_five_settings_lie_side_by_side_with_what_differs_first(page, service, campaign):
     go(page, service, f"campaigns/{campaign}")
     trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
     oom = next(trial for trial in trials if trial["verdict"] == "oom")
     good = [trial for trial in trials if trial["verdict"] == "ok" and trial["origin"] == "search"][:4]
-    table, side = page.get_by_test_id("trial-comparison"), page.get_by_test_id("side-by-side")
-    page.get_by_test_id("trials").scroll_into_view_if_needed()
-    page.get_by_label("Filter by text").fill(f"#{good[0]['number']} ")
-    page.get_by_label(f"Lay trial {good[0]['number']} beside others", exact=True).check()
-    page.get_by_label("Filter by text").fill("")
-    for trial in (oom, *good[1:]):
-        side.get_by_label("Number of a trial to add").fill(str(trial["number"]))
-        side.get_by_role("button", name="Add").click()
-    expect(table.get_by_role("columnheader")).to_have_count(6)
-    expect(side.get_by_role("button", name="Add")).to_be_disabled()
     picked = [good[0], oom, *good[1:]]
-    differ = [axis for axis in ("tp", "pp", "dp") if len({trial["plan"][axis] for trial in picked}) > 1]
+    bar, table = page.get_by_test_id("compare-bar"), page.get_by_test_id("trial-comparison")
+    for trial in picked:
+        page.get_by_label("Filter by text").fill(f"#{trial['number']} ")
+        page.get_by_label(f"Lay trial {trial['number']} beside others", exact=True).check()
+        expect(bar).to_have_count(int(trial is not picked[0]))
+    page.get_by_label("Filter by text").fill("")
+    bar.get_by_role("button", name="Compare 5").click()
+    expect(table.get_by_role("columnheader")).to_have_count(6)
+    names = {"tp": "tensor", "pp": "pipeline", "dp": "data"}
+    differ = [axis for axis in names if len({trial["plan"][axis] for trial in picked}) > 1]
+    expect(table.get_by_role("rowheader", name="compute", exact=True)).to_be_visible()  # with the whole trials
     heads = table.get_by_role("rowheader").all_inner_texts()
-    assert heads[: len(differ)] == differ
+    assert heads[: len(differ)] == [names[axis] for axis in differ]
     assert heads.index("outcome") < heads.index("memory of tensors, fullest rank") < heads.index("compute")
     for axis in differ:
-        row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=axis, exact=True))
+        row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=names[axis], exact=True))
         assert row.get_by_role("cell").all_inner_texts() == [str(trial["plan"][axis]) for trial in picked]
-    page.reload()  # the address holds what was picked
+    page.reload()  # the address holds what was picked, and that it was open
     expect(table.get_by_role("columnheader")).to_have_count(6)
     table.get_by_role("button", name=f"Take trial {oom['number']} out").click()
     expect(table.get_by_role("columnheader")).to_have_count(5)
@@ -159,7 +140,7 @@ def test_focus_goes_to_the_heading_of_the_page_that_one_opens(page, service, cam
     go(page, service, "")
     page.get_by_role("link", name="gain", exact=True).first.click()
     expect(page.locator("h1", has_text="gain")).to_be_focused()
-    page.get_by_test_id("tile-once").get_by_role("link").click()
+    page.get_by_test_id("answer").get_by_role("link").first.click()
     expect(page.locator("h1", has_text="Trial")).to_be_focused()
     page.go_back()
     expect(page.locator("h1", has_text="gain")).to_be_focused()
@@ -169,10 +150,10 @@ def test_the_trials_of_a_phone_are_cards_with_what_says_most(open_page, service,
     page = open_page(viewport=PHONE)
     sign_in(page, service)
     go(page, service, f"campaigns/{campaign}")
-    best = winners(service, campaign)["once"]
+    best = winners(service, campaign)["recommended"]
     row = page.get_by_test_id(f"row-{best['trial']}")
     row.scroll_into_view_if_needed()
-    for words in ("ok", "fastest once", best["plan_key"], shown(best["first_run"]["value"]), "GiB"):
+    for words in ("ok", "recommended", best["plan_key"], shown(best["objective"]["value"]), "GiB"):
         expect(row).to_contain_text(words)
     for cell in row.get_by_role("cell").all():
         box = cell.bounding_box()
@@ -185,7 +166,7 @@ def test_a_trial_that_ran_out_of_memory_offers_no_launch_command(page, service, 
     oom = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
     go(page, service, f"campaigns/{campaign}/trials/{oom}")
     expect(page.get_by_test_id("outcome")).to_have_text("out of memory")
-    expect(page.get_by_test_id("copy-launch")).to_be_hidden()
+    expect(page.get_by_test_id("use")).to_be_hidden()
     expect(page.get_by_test_id("tiles")).to_contain_text("simulated")
 
 
@@ -215,12 +196,13 @@ def test_a_campaign_is_edited_found_by_its_tag_extended_and_tried_by_hand(page, 
     dialog.get_by_label("Name").fill("renamed")
     dialog.get_by_label("Tags").fill("paper, h100")
     dialog.get_by_label("Notes").fill("For the figure of section 4.")
-    dialog.get_by_label("Trials").fill("6")
+    dialog.get_by_label("Trials", exact=False).fill("6")
     dialog.get_by_role("button", name="Save").click()
     expect(page.locator("h1", has_text="renamed")).to_be_visible()
-    expect(page.get_by_test_id("notes")).to_have_text("For the figure of section 4.")
-    expect(page.get_by_test_id("tile-progress").locator(".tile-value")).to_have_text("6 of 6")
     expect(page.get_by_test_id("state")).to_have_text("completed")
+    expect(page.locator("[data-testid^=row-]")).to_have_count(6)
+    page.get_by_test_id("tab-about").click()
+    expect(page.get_by_test_id("notes")).to_contain_text("For the figure of section 4.")
 
     # A second run, as a trial of the campaign.
     go(page, service, f"campaigns/{id}/trials/0")
@@ -229,7 +211,7 @@ def test_a_campaign_is_edited_found_by_its_tag_extended_and_tried_by_hand(page, 
     expect(page.get_by_test_id("outcome")).to_have_text("ok")
 
     # The tag leads to the campaigns that have it.
-    go(page, service, f"campaigns/{id}")
+    go(page, service, f"campaigns/{id}?tab=about")
     page.get_by_test_id("tags").get_by_role("link", name="h100").click()
     expect(page.get_by_test_id("campaign")).to_have_count(1)
     page.get_by_test_id("tag-h100").click()
@@ -244,16 +226,16 @@ def test_a_setting_by_hand_is_refused_with_its_rule_or_becomes_a_trial(page, ser
     page.get_by_test_id("more").locator("summary").click()
     page.get_by_role("button", name="Try a plan by hand").click()
     dialog = page.get_by_test_id("enqueue")
-    dialog.get_by_label("tp", exact=True).fill("3")
+    dialog.get_by_label("tensor", exact=True).fill("3")
     dialog.get_by_role("button", name="Try it").click()
     expect(dialog.get_by_test_id("error")).to_contain_text("tp(3)")
-    dialog.get_by_label("tp", exact=True).fill("8")
-    dialog.get_by_label("pp", exact=True).fill("1")
-    dialog.get_by_label("mbs", exact=True).fill("16")
+    dialog.get_by_label("tensor", exact=True).fill("8")
+    dialog.get_by_label("pipeline", exact=True).fill("1")
+    dialog.get_by_label("micro-batch", exact=True).fill("16")
     dialog.get_by_role("combobox", name="recompute", exact=True).select_option(
         "none"
     )  # the baseline's is not of the space
-    expect(dialog.get_by_label("dp", exact=True)).to_have_value("2")
+    expect(dialog.get_by_label("data", exact=True)).to_have_value("2")
     dialog.get_by_role("button", name="Try it").click()
     expect(page.locator("h1", has_text="Trial")).to_be_visible()
     expect(page.get_by_test_id("trial-head")).to_contain_text("tp8 pp1 dp2 mbs16")
@@ -261,7 +243,8 @@ def test_a_setting_by_hand_is_refused_with_its_rule_or_becomes_a_trial(page, ser
 
 
 def test_the_spec_as_written_and_all_trials_can_be_saved_and_a_clone_starts_from_it(page, service, campaign):
-    go(page, service, f"campaigns/{campaign}")
+    go(page, service, f"campaigns/{campaign}?tab=about")
+    expect(page.get_by_test_id("spec").locator("pre")).to_have_text(SPEC)
     saved = {}
     for name in ("spec", "CSV", "report"):
         with page.expect_download() as started:
@@ -271,6 +254,6 @@ def test_the_spec_as_written_and_all_trials_can_be_saved_and_a_clone_starts_from
     trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]
     assert len(saved["CSV"].strip().splitlines()) == len(trials) + 1
     assert "<svg" in saved["report"]
-    page.get_by_role("button", name=f"Clone {campaign}").click()
-    page.get_by_role("link", name="Change the spec first").click()
+    page.get_by_test_id("more").locator("summary").click()
+    page.get_by_test_id("more").get_by_role("link", name="Clone").click()
     expect(page.get_by_label("Campaign spec, YAML or JSON")).to_have_value(SPEC)

@@ -72,18 +72,8 @@ function hashOf(route: Route): string {
 }
 
 function titleOf(route: Route): string {
-  switch (route.page) {
-    case "campaign":
-      return `${route.id} · meshtune`;
-    case "trial":
-      return `trial ${route.number} of ${route.id} · meshtune`;
-    case "new":
-      return "new campaign · meshtune";
-    case "compare":
-      return "compare · meshtune";
-    case "fit":
-      return "does it fit? · meshtune";
-    default:
-      return "meshtune";
-  }
+  if (route.page === "campaign") return `${route.id} · meshtune`;
+  if (route.page === "trial") return `trial ${route.number} of ${route.id} · meshtune`;
+  const words: Readonly<Record<string, string>> = { new: "new campaign · ", compare: "compare · ", fit: "does it fit? · " };
+  return `${words[route.page] ?? ""}meshtune`;
 }

@@ -2,6 +2,7 @@
 import { lazy } from "./ui/lazy";
 
 const rest = () => import("./rest");
+export const AboutTab = lazy(async () => (await rest()).AboutTab);
 export const ChartsTab = lazy(async () => (await rest()).ChartsTab);
 export const Compare = lazy(async () => (await rest()).Compare);
 export const Create = lazy(async () => (await rest()).Create);

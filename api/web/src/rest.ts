@@ -1,5 +1,6 @@
 /** What the first look at the list or a campaign does not show: it comes as a file of its own, when it is asked for. */
 export { ChartsTab } from "./campaign/charts/charts_tab";
+export { AboutTab } from "./campaign/page/about";
 export { UseDialog } from "./campaign/page/exports";
 export { FailuresTab } from "./campaign/page/failures";
 export { TrialComparison } from "./campaign/page/trial_comparison";

@@ -1,12 +1,10 @@
 /** The line at the top: where one can go, who one is, light or dark. */
 import { has, session, signOut } from "./api/session";
-import type { Scope, WhoamiView } from "./api/types";
+import type { WhoamiView } from "./api/types";
 import { href, place } from "./router";
 import { useStore } from "./use_store";
 import { chooseTheme, drawnTheme, themeChoice } from "./theme";
 import { Button } from "./ui/basics";
-
-const SCOPES: readonly Scope[] = ["read", "read:all", "launch", "command", "admin"];
 
 export function Top() {
   const page = useStore(place, (now) => now.route.page);
@@ -39,11 +37,10 @@ export function Top() {
 }
 
 function Who({ whoami }: { whoami: WhoamiView }) {
-  const scopes = SCOPES.filter((scope) => whoami.scopes.includes(scope)).join(", ");
   return (
     <>
-      <span class="small" data-testid="whoami" title={whoami.expires_at ? `The token expires ${whoami.expires_at}` : "The token does not expire"}>
-        {whoami.name} <span class="muted">({scopes})</span>
+      <span class="small" data-testid="whoami" title={`May ${whoami.scopes.join(", ")}; the token ${whoami.expires_at ? `expires ${whoami.expires_at}` : "does not expire"}`}>
+        {whoami.name}
       </span>
       <Button kind="quiet" onClick={signOut}>
         Sign out

@@ -60,30 +60,13 @@ interface ChipProps {
 
 /** A word with its colour as a dot; a button where it does something. */
 export function Chip({ tone, pressed, onClick, onRemove, title, testid, children }: ChipProps) {
-  const inside = (
-    <>
-      {tone && <span class={`dot tone-${tone}`} aria-hidden="true" />}
-      {children}
-    </>
-  );
-  if (onClick)
-    return (
-      <button type="button" class="chip" aria-pressed={pressed} onClick={onClick} title={title} data-testid={testid}>
-        {inside}
-      </button>
-    );
-  if (onRemove)
-    return (
-      <button type="button" class="chip" onClick={onRemove} title={title ?? "Remove this filter"} data-testid={testid}>
-        {inside}
-        <span aria-hidden="true">×</span>
-        <span class="visually-hidden">remove</span>
-      </button>
-    );
+  const act = onClick ?? onRemove;
+  const parts = [tone && <span class={`dot tone-${tone}`} aria-hidden="true" />, children, onRemove && <span aria-hidden="true">×</span>, onRemove && <span class="visually-hidden">remove</span>];
+  if (!act) return <span class="chip still" title={title} data-testid={testid}>{parts}</span>;
   return (
-    <span class="chip still" title={title} data-testid={testid}>
-      {inside}
-    </span>
+    <button type="button" class="chip" aria-pressed={pressed} onClick={act} title={title ?? (onRemove && "Remove this filter")} data-testid={testid}>
+      {parts}
+    </button>
   );
 }
 
@@ -103,13 +86,13 @@ interface TileProps {
 export function Tile({ label, title, simulated = false, value, note, testid, children }: TileProps) {
   return (
     <section class="card tile" data-testid={testid}>
-      <h2 class="tile-label" title={title}>
+      <h2 class="tile-label small muted" title={title}>
         {label}
         {simulated && <span class="simulated">simulated</span>}
       </h2>
       <div class="tile-value">{value}</div>
       {children}
-      <div class="tile-note">{note ?? "\u00a0"}</div>
+      <div class="small muted">{note ?? "\u00a0"}</div>
     </section>
   );
 }
@@ -141,7 +124,7 @@ export function Progress({ done, total, label }: { done: number; total: number |
 export function Field({ label, hint, mistake, children }: { label: string; hint?: string; mistake?: string | undefined; children: ComponentChildren }) {
   return (
     <label class="field">
-      <span class="field-label">{label}</span>
+      <span class="small muted">{label}</span>
       {children}
       {hint && <span class="muted small">{hint}</span>}
       {mistake && <span class="mistake small">{mistake}</span>}

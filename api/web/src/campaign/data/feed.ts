@@ -8,7 +8,7 @@ import { Store } from "../../store";
 import { afterFrame } from "../charts/frames";
 import { campaignPath, PAGE, trialsPath } from "./paths";
 import { type Throttled, throttle } from "./throttle";
-import { gainsDue, upsert } from "./upsert";
+import { upsert } from "./upsert";
 
 /** trialsRead: all pages of trials have come. problem: of the last read; what was read before stays. */
 export interface Snapshot {
@@ -95,9 +95,8 @@ export class Feed {
       campaignToo ? this.read<CampaignView>(this.path) : null,
     ]);
     this.put({ ...(page && this.with(page.trials)), ...(campaign && { campaign }) });
-    const { campaign: known, trials } = this.snapshot.get();
-    for (const number of gainsDue(trials, page?.trials ?? [], known?.summary.baseline?.trial)) this.named.add(number);
-    if (this.named.size > 0) this.events.ask();
+    // The figures of other settings change with the baseline's runs and with second runs.
+    if (page?.trials.some(({ origin, verdict }) => origin !== "search" && verdict !== null)) await this.readTrials();
   }
 
   private async readAll(): Promise<void> {

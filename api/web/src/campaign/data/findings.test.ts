@@ -8,7 +8,8 @@ import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
 import { AXES, type Dimension } from "./values";
-import { gainsDue, upsert } from "./upsert";
+import { settingOf, settingsOf } from "./settings";
+import { upsert } from "./upsert";
 
 const [TP, PP] = AXES as [Dimension, Dimension];
 const SPEED: Goal = { label: "speed", unit: "tokens/s", smallerIsBetter: false };
@@ -83,12 +84,18 @@ test("what is fastest once is so by first runs: a lucky second run raises no lin
   expect(cellsOf(trials, trials, TP, PP, SPEED).rows[0]![0]).toMatchObject({ best: { number: 1 }, trials: 3 });
 });
 
-test("a run of the baseline that ends gives the runs of its round their gains", () => {
-  const base = { plan_key: "base", gain_over_baseline: 0 };
-  const known = [reaching(0, 4, base), reaching(1, 5, { gain_over_baseline: 0.25 }), reaching(2, 5, { round: 1 }), reaching(3, null, { round: 1 })];
-  expect(gainsDue(known, [reaching(4, 4, { ...base, round: 1 })], 0)).toEqual([2]);
-  expect(gainsDue(known, [reaching(4, null, { ...base, round: 1 }), reaching(5, 6, { round: 1 })], 0)).toEqual([]);
-  expect(gainsDue(known, [reaching(5, 6, { round: 1 })], undefined)).toEqual([]);
+test("second runs are in their setting's row, which has the figures over all runs and stays the same object", () => {
+  const setting = { trial: 0, runs: 1, failed_again: true, objective: { value: 3, low: 2, high: 4 }, step_time_s: 2, gain_over_baseline: { value: 0.5, low: 0.4, high: 0.6 }, gain_rounds: 1 };
+  const again = [1, 2].map((number) => reaching(number, number === 1 ? 3 : null, { origin: "confirmation", plan_key: "a" }));
+  const trials = [reaching(0, 5, { plan_key: "a", setting }), ...again, reaching(3, 4, { plan_key: "b" })];
+  const rows = settingsOf(trials);
+  expect(rows.map(({ number }) => number)).toEqual([0, 3]);
+  expect([rows[0]!.objective!.value, rows[0]!.gain_over_baseline, rows[0]!.again]).toEqual([3, 0.5, again]);
+  expect(settingsOf(trials)).toEqual(rows);
+  expect(settingsOf(trials)[0]).toBe(rows[0]);
+  expect(settingOf(rows, 2)).toBe(rows[0]);
+  // One whose first run is not known has a row of its own.
+  expect(settingsOf(again.slice(1)).map(({ number }) => number)).toEqual([2]);
 });
 
 test("an event that comes twice changes nothing, and a known trial stays the same object", () => {

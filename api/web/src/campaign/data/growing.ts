@@ -1,4 +1,5 @@
-/** How much of a long list is in the page: the first few, and more as one scrolls towards the end of them. */
+/** How much of a long list is in the page: the first few, and more as one scrolls towards the end of them; on paper
+ * all are. */
 import { type RefObject } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
@@ -28,7 +29,12 @@ export function useGrowing<E extends Element>(of: unknown, most: number): [numbe
       { rootMargin: `${NEAR}px` },
     );
     observer.observe(end.current);
-    return () => observer.disconnect();
+    const all = () => grow({ of, rows: most });
+    addEventListener("beforeprint", all);
+    return () => {
+      observer.disconnect();
+      removeEventListener("beforeprint", all);
+    };
   }, [of, rows, most]);
   return [rows, end];
 }

@@ -1,5 +1,5 @@
 /** Which trials are laid side by side: in the address, as a link shows what its sender saw. */
-import { filterValues, setFilters } from "../../filters";
+import { setFilters } from "../../filters";
 
 /** More do not fit beside each other. */
 export const MOST = 5;
@@ -11,11 +11,4 @@ export function pickedOf(query: URLSearchParams): number[] {
 
 export function pick(numbers: readonly number[]): void {
   setFilters({ pick: numbers.map(String) });
-}
-
-/** Adds the trial, or takes it out. */
-export function togglePick(number: number): void {
-  const words = filterValues("pick");
-  const word = String(number);
-  setFilters({ pick: words.includes(word) ? words.filter((one) => one !== word) : [...words, word] });
 }

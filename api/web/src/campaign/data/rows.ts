@@ -7,14 +7,9 @@ export interface Order {
   readonly descending: boolean;
 }
 
-/** How far the table goes at first, and how many rows further at each "show more". */
-export const ROWS = 200;
-
 /** What a column sorts by; null sorts last. */
 export function sortValue(trial: TrialBrief, column: string): Value | null {
   switch (column) {
-    case "expected":
-      return surprise(trial);
     case "nodes":
       return trial.nodes.join(" ") || null;
     case "gain":
@@ -24,12 +19,6 @@ export function sortValue(trial: TrialBrief, column: string): Value | null {
       return value === INACTIVE ? null : value;
     }
   }
-}
-
-/** Measured over expected step time minus 1: above 0 it was slower than expected; null where one of them is missing. */
-export function surprise(trial: TrialBrief): number | null {
-  if (trial.step_time_s === null || trial.expectation === null) return null;
-  return trial.step_time_s / trial.expectation.step_time_s - 1;
 }
 
 export function inOrder(trials: readonly TrialBrief[], { column, descending }: Order): TrialBrief[] {

@@ -13,12 +13,3 @@ export function upsert(known: readonly TrialBrief[], fresh: readonly TrialBrief[
   }
   return changed ? [...byNumber.values()].sort((a, b) => a.number - b.number) : known;
 }
-
-/** The numbers of runs that have a gain now: a fresh run of the baseline was the last of their round. baseline: its first trial. */
-export function gainsDue(known: readonly TrialBrief[], fresh: readonly TrialBrief[], baseline: number | undefined): number[] {
-  const plan = known.find(({ number }) => number === baseline)?.plan_key;
-  const rounds = fresh.filter((trial) => trial.plan_key === plan && trial.objective !== null).map(({ round }) => round);
-  return known
-    .filter((trial) => rounds.includes(trial.round) && trial.objective !== null && trial.gain_over_baseline === null)
-    .map(({ number }) => number);
-}

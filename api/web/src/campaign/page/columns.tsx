@@ -1,13 +1,14 @@
 /** The columns of the trials table: the dimensions that vary, and what came of them. */
 import type { ComponentChildren } from "preact";
-import type { TrialBrief } from "../../api/types";
-import { bareObjective, bytes, duration, gain, interval, number, probability, stepTime, UNKNOWN } from "../../format";
+import type { Plan } from "../../api/types";
+import { bareObjective, bytes, duration, gain, stepTime, UNKNOWN } from "../../format";
 import { href } from "../../router";
 import { Chip } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
+import { figuresOf } from "../data/figures";
 import { type Goal, worded } from "../data/goal";
 import { quantityWords } from "../data/quantities";
-import { surprise } from "../data/rows";
+import type { Setting } from "../data/settings";
 import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
 
 /** by: what the column sorts by (see `rows.ts`). hidden: not shown until it is asked for. */
@@ -18,50 +19,48 @@ export interface Column {
   readonly numeric: boolean;
   readonly hidden: boolean;
   readonly descendingFirst: boolean;
-  readonly cell: (trial: TrialBrief) => ComponentChildren;
+  readonly cell: (trial: Setting) => ComponentChildren;
 }
 
 interface Context {
   readonly campaign: string;
   readonly goal: Goal;
   /** What trials are called beside their outcome, such as "recommended". */
-  readonly marks: ReadonlyMap<number, Mark>;
+  readonly marks: ReadonlyMap<number, string>;
   /** Dimensions that vary, and those that vary but follow from them. */
   readonly varied: readonly Dimension[];
   readonly following: readonly Dimension[];
+  /** Where many vary, a setting is its difference from it. */
+  readonly baseline: Plan | undefined;
 }
 
-/** again: the objective by second runs, where those are what the words are about. */
-export interface Mark {
-  readonly words: readonly string[];
-  readonly again: number | null;
-}
+/** More columns of dimensions are not read. */
+const MOST_VARIED = 6;
 
 export function columnsOf(context: Context): Column[] {
-  const { goal, varied, following } = context;
+  const { campaign, goal, varied, following, marks, baseline } = context;
+  const many = varied.length > MOST_VARIED;
   const dimension = ({ name, label, title, values }: Dimension, hidden: boolean) =>
     column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
+  const measured = (name: string, head: string, more: Partial<Column>) =>
+    column(name, head, (trial) => (valueOf(trial, name) === null ? UNKNOWN : quantityWords(name, Number(valueOf(trial, name)), goal)), more);
   return [
-    column("number", "#", (trial) => <a href={href({ page: "trial", id: context.campaign, number: trial.number })}>{trial.number}</a>, { numeric: true }),
-    column("verdict", "outcome", (trial) => <Outcome trial={trial} marks={context.marks.get(trial.number)?.words ?? []} />, { numeric: false }),
-    ...varied.map((one) => dimension(one, false)),
+    column("number", "#", (trial) => <Run campaign={campaign} trial={trial} />),
+    column("verdict", "outcome", (trial) => <Outcome campaign={campaign} trial={trial} mark={marks.get(trial.number)} />, { numeric: false }),
+    column("differs", "setting", (trial) => <Differing trial={trial} baseline={baseline} varied={varied} />, { title: "What differs from the baseline", numeric: false, hidden: !many }),
+    ...varied.map((one) => dimension(one, many)),
     ...following.map((one) => dimension(one, true)),
-    column("objective", goal.label, (trial) => <Reached trial={trial} goal={goal} again={context.marks.get(trial.number)?.again ?? null} />, { descendingFirst: !goal.smallerIsBetter }),
-    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed of this run over the baseline's of the same round; of first runs it is not confirmed", descendingFirst: true }),
+    column("objective", goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit), { descendingFirst: !goal.smallerIsBetter }),
+    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
-    column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
+    measured("predicted_step_time", "expected", { title: "Expected step" }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
-    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, worded(goal, label), (trial) => words(valueOf(trial, name), name, goal), { hidden: true })),
+    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => measured(name, worded(goal, label), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
     column("setting", "plan", (trial) => trial.plan_key, { numeric: false, hidden: true }),
-    column("origin", "chosen as", (trial) => trial.origin, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
   ];
-}
-
-function words(value: ReturnType<typeof valueOf>, name: string, goal: Goal): string {
-  return typeof value === "number" ? quantityWords(name, value, goal) : UNKNOWN;
 }
 
 function column(name: string, head: string, cell: Column["cell"], more: Partial<Column> = {}): Column {
@@ -72,44 +71,34 @@ function Taken({ value }: { value: ReturnType<typeof valueOf> }) {
   return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : <>{String(value)}</>;
 }
 
-function Outcome({ trial, marks }: { trial: TrialBrief; marks: readonly string[] }) {
+function Run({ campaign, trial: { number } }: { campaign: string; trial: Pick<Setting, "number"> }) {
+  return <a href={href({ page: "trial", id: campaign, number })}>{number}</a>;
+}
+
+function Differing({ trial, baseline, varied }: { trial: Setting; baseline: Plan | undefined; varied: readonly Dimension[] }) {
+  const differ = varied.filter(({ name }) => !baseline || valueOf(trial, name) !== valueOf({ ...trial, plan: baseline }, name));
+  return <span class="differs">{differ.map(({ name, label }) => `${label} ${valueOf(trial, name)}`).join(", ") || "as the baseline"}</span>;
+}
+
+/** How the first run ended, what the setting is called, and how its second runs went, each a link. */
+function Outcome({ campaign, trial, mark }: { campaign: string; trial: Setting; mark: string | undefined }) {
   const { word, tone } = trialWord(trial);
+  const { runs, failedAgain } = figuresOf(trial);
   const cause = trial.failure && CAUSE_WORDS[trial.failure] !== word ? CAUSE_WORDS[trial.failure] : "";
   const why = trial.verdict === "ok" ? "" : [cause, trial.reason].filter(Boolean).join(": ");
+  const again = trial.again ?? [];
   return (
     <span class="outcome">
       <Chip tone={tone}>{word}</Chip>
-      {marks.length > 0 && <strong class="small">{marks.join(", ")}</strong>}
+      {mark && <strong class="small">{mark}</strong>}
       {why && <span class="reason small muted" title={why}>{why}</span>}
       {!why && trial.origin !== "search" && <span class="small muted">{trial.origin}</span>}
+      {again.length > 0 && (
+        <span class="small muted">
+          {[runs > 0 ? `confirmed ×${runs}` : "second run", failedAgain && "one failed"].filter(Boolean).join(", ")}:
+          {again.map((run) => <span key={run.number} title={trialWord(run).word}> <Run campaign={campaign} trial={run} /></span>)}
+        </span>
+      )}
     </span>
   );
-}
-
-function Reached({ trial: { objective: reached }, goal, again }: { trial: TrialBrief; goal: Goal; again: number | null }) {
-  if (reached === null) return <>–</>;
-  return (
-    <>
-      {bareObjective(reached.value, goal.unit)}
-      {again !== null && <div class="small muted">second run: {bareObjective(again, goal.unit)}</div>}
-    </>
-  );
-}
-
-
-function Expected({ trial }: { trial: TrialBrief }) {
-  const { expectation } = trial;
-  if (expectation === null) return <>–</>;
-  const off = surprise(trial);
-  const title = `95 %: ${interval(expectation.step_time_low_s, expectation.step_time_high_s, stepTime)}; fits with ${probability(expectation.p_fits)}`;
-  return (
-    <span title={title}>
-      {stepTime(expectation.step_time_s)} <span class="off muted">{off === null ? "" : offWords(off)}</span>
-    </span>
-  );
-}
-
-function offWords(off: number): string {
-  const percent = Math.round(off * 100);
-  return percent === 0 ? "±0 %" : `${percent > 0 ? "+" : "−"}${number(Math.abs(percent))} %`;
 }

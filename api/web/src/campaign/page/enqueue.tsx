@@ -45,7 +45,7 @@ export function Enqueue({ campaign, path, start, onDone, onClose }: EnqueueProps
           void send();
         }}
       >
-        <p class="muted">It is a trial of this campaign like any other. dp and the accumulation follow the devices and the global batch, until you change them.</p>
+        <p class="muted">Data and accumulation follow the devices and the batch until you change them.</p>
         <div class="four">
           {dimensions.map((one) => (
             <PlanField key={one.name} dimension={one} value={typed[one.name] ?? ""} choices={choicesOf(one, campaign)} onValue={(value) => set(one.name, value)} />

@@ -1,15 +1,15 @@
-/** Which trials all charts and the table show: the outcomes with their counts, a text, and every condition to be removed. */
+/** Which settings all charts and the table show: the outcomes with their counts, a text, and every condition to be removed. */
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
 import { count } from "../../format";
 import { Button, Chip } from "../../ui/basics";
-import { type Tone, VERDICT_TONES } from "../../words";
+import { STATE_WORDS, type Tone, VERDICT_TONES, VERDICT_WORDS } from "../../words";
 import { clearConditions, conditionWords, setConditions, setText, wordOf } from "../data/conditions";
 import { type Filters, isEmpty, passes, withWord } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { outcomeOf } from "../data/values";
 
-const ORDER = ["ok", "oom", "crashed", "timed_out", "pruned", "lost", "illegal", "cancelled", "running", "submitted", "planned"];
+const ORDER = Object.keys({ ...VERDICT_WORDS, ...STATE_WORDS });
 
 interface FilterBarProps {
   trials: readonly TrialBrief[];
@@ -54,7 +54,7 @@ export function FilterBar({ trials, shown, reading, filters, goal }: FilterBarPr
       </div>
       <div class="row conditions" role="group" aria-label="Conditions">
         <span class="small muted" role="status" data-testid="shown">
-          {count(shown)} of {count(trials.length)} trials{reading && ", reading more"}
+          {count(shown)} of {count(trials.length)} settings{reading && ", reading more"}
         </span>
         {Object.entries(others).map(([name, condition]) => (
           <Chip key={name} onRemove={() => setConditions({ [name]: null })} testid={`condition-${name}`}>

@@ -1,10 +1,15 @@
-/** What else can be done with a campaign: its name, tags, notes and budget, a plan tried by hand, the best ones again. */
+/** What else can be done with a campaign: its name, tags, notes and budget, a plan tried by hand, the best ones again, one
+ * like it. */
 import { useState } from "preact/hooks";
 import { useAct } from "../../api/act";
 import { newKey, patch, post } from "../../api/client";
 import { useCan, useChanges } from "../../api/session";
+import type { Stream } from "../../api/stream";
 import type { CampaignView, Plan } from "../../api/types";
-import { Button, Field } from "../../ui/basics";
+import { amount, count, duration } from "../../format";
+import { href } from "../../router";
+import { useStore } from "../../use_store";
+import { Button, ButtonLink, Field } from "../../ui/basics";
 import { Confirm, Dialog } from "../../ui/dialog";
 import { Menu } from "../../ui/menu";
 import { ErrorState } from "../../ui/states";
@@ -15,16 +20,17 @@ interface MoreProps {
   path: string;
   /** A plan to begin with where one is tried by hand. */
   start: Plan | undefined;
+  stream: Stream;
   onChange: () => void;
 }
 
 type Asked = "edit" | "enqueue" | "revalidate";
 
-export function More({ campaign, path, start, onChange }: MoreProps) {
+export function More({ campaign, path, start, stream, onChange }: MoreProps) {
   const may = useCan("launch");
-  const changes = useChanges(campaign);
+  const changes = useChanges(campaign) && may;
+  const paused = useStore(stream.state) === "paused";
   const [asked, ask] = useState<Asked | null>(null);
-  if (!may || !changes) return null;
   const close = () => ask(null);
   const done = () => {
     close();
@@ -34,9 +40,11 @@ export function More({ campaign, path, start, onChange }: MoreProps) {
   return (
     <>
       <Menu label="More" testid="more">
-        <Button kind="quiet" onClick={() => ask("edit")}>{campaign.extendable ? "Edit, or extend the budget" : "Edit name, tags, notes, budget"}</Button>
-        {goes && <Button kind="quiet" onClick={() => ask("enqueue")}>Try a plan by hand</Button>}
-        {campaign.summary.done > 0 && <Button kind="quiet" onClick={() => ask("revalidate")}>Measure the best again</Button>}
+        {changes && <Button kind="quiet" onClick={() => ask("edit")}>{campaign.extendable ? "Edit, or extend the budget" : "Edit name, tags, notes, budget"}</Button>}
+        {changes && goes && <Button kind="quiet" onClick={() => ask("enqueue")}>Try a plan by hand</Button>}
+        {changes && campaign.summary.done > 0 && <Button kind="quiet" onClick={() => ask("revalidate")}>Measure the best again</Button>}
+        {may && <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>Clone</ButtonLink>}
+        <Button kind="quiet" aria-pressed={paused} onClick={() => (paused ? stream.resume() : stream.pause())} data-testid="pause-live">{paused ? "Go live" : "Pause live"}</Button>
       </Menu>
       {asked === "edit" && <Edit campaign={campaign} path={path} onDone={done} onClose={close} />}
       {asked === "enqueue" && <Enqueue campaign={campaign} path={path} start={start} onDone={done} onClose={close} />}
@@ -62,17 +70,19 @@ function Revalidate({ path, onDone, onClose }: Omit<AskedProps, "campaign">) {
     });
   return (
     <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void start()} onClose={onClose}>
-      <p>Fresh jobs run the recommended plan and the baseline once more: whether the gain still holds on the machine as it is now.</p>
+      <p>Fresh jobs run the recommended plan and the baseline once more.</p>
       {act.problem && <ErrorState problem={act.problem} />}
     </Confirm>
   );
 }
 
 const LIMITS = [
-  ["trials", "Trials", 1],
-  ["device_hours", "Device-hours", 1],
-  ["wall_time_s", "Hours", 3600],
+  ["trials", "Trials", 1, ({ summary }: CampaignView) => count(summary.done - summary.confirmations)],
+  ["device_hours", "Device-hours", 1, ({ summary }: CampaignView) => amount(summary.device_hours)],
+  ["wall_time_s", "Hours", 3600, ({ elapsed_s }: CampaignView) => duration(elapsed_s)],
 ] as const;
+
+const NUMBER = "a number above 0";
 
 function Edit({ campaign, path, onDone, onClose }: AskedProps) {
   const act = useAct();
@@ -86,7 +96,7 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
     const limits = LIMITS.filter(([name]) => edited(name)).map(([name, , unit]) => [name, typed[name] === "" ? null : Number(typed[name]) * unit]);
     const body = {
       ...(edited("name") && { name: typed["name"] }),
-      ...(edited("tags") && { tags: typed["tags"]!.split(/[,\s]+/).filter(Boolean) }),
+      ...(edited("tags") && { tags: typed["tags"]!.split(",").map((tag) => tag.trim()).filter(Boolean) }),
       ...(edited("notes") && { notes: typed["notes"] }),
       ...(limits.length > 0 && { budget: Object.fromEntries(limits) }),
     };
@@ -95,13 +105,14 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
       onDone();
     });
   };
-  const field = (name: string, label: string, mistake?: string) => (
-    <Field key={name} label={label} mistake={mistake}>
+  const refused = (name: string) => act.problem?.mistakes.find(({ pointer }) => pointer.split("/").includes(name));
+  const field = (name: string, label: string, mistake = refused(name)?.detail, hint = "") => (
+    <Field key={name} label={label} mistake={mistake} hint={hint}>
       <input value={typed[name]} autocomplete="off" onInput={(event) => type({ ...typed, [name]: event.currentTarget.value })} />
     </Field>
   );
-  const wrong = (name: string) => (typed[name] !== "" && !(Number(typed[name]) > 0) ? "a number above 0" : undefined);
-  const mistaken = LIMITS.some(([name]) => wrong(name));
+  const wrong = (name: string) => (typed[name] !== "" && !(Number(typed[name]) > 0) ? NUMBER : refused(name)?.detail);
+  const mistaken = LIMITS.some(([name]) => wrong(name) === NUMBER);
   return (
     <Dialog title={`Edit ${campaign.id}`} onClose={onClose} testid="edit">
       <form
@@ -116,13 +127,15 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
         <Field label="Notes">
           <textarea rows={4} value={typed["notes"]} onInput={(event) => type({ ...typed, notes: event.currentTarget.value })} />
         </Field>
-        {!ends && (
+        {ends ? (
+          <p class="muted">It is over for good: <a href={href({ page: "new" }, { from: campaign.id })}>start one like it</a> with another budget.</p>
+        ) : (
           <fieldset>
             <legend>{campaign.extendable ? "Budget: a larger one makes the campaign go on" : "Budget: the first limit that is spent ends it"}</legend>
-            <div class="three">{LIMITS.map(([name, label]) => field(name, label, wrong(name)))}</div>
+            <div class="three">{LIMITS.map(([name, label, , used]) => field(name, label, wrong(name), `${used(campaign)} used`))}</div>
           </fieldset>
         )}
-        {act.problem && <ErrorState problem={act.problem} />}
+        {act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />}
         <div class="dialog-actions">
           <Button onClick={onClose}>Back</Button>
           <Button type="submit" kind="primary" busy={act.busy} disabled={mistaken || !Object.keys(first).some(edited)}>Save</Button>

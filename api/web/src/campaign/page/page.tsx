@@ -1,24 +1,30 @@
-/** The page of one campaign: what was found, how, and everything that was tried. */
+/** The page of one campaign: the answer, the reason, and everything that was tried. */
+import type { ComponentProps } from "preact";
 import { useMemo } from "preact/hooks";
-import type { CampaignView } from "../../api/types";
-import { setFilters, useFilter } from "../../filters";
-import { ChartsTab, FailuresTab, TrialComparison } from "../../lazies";
+import type { CampaignView, Plan } from "../../api/types";
+import { setFilters, useFilter, useFilters } from "../../filters";
+import { count } from "../../format";
+import { AboutTab, ChartsTab, FailuresTab, TrialComparison } from "../../lazies";
 import { useStore } from "../../use_store";
-import { EmptyState, ErrorState, LoadingState, ReconnectingBanner } from "../../ui/states";
+import { Button } from "../../ui/basics";
+import { ErrorState, LoadingState, ReconnectingBanner } from "../../ui/states";
 import { Tabs } from "../../ui/tabs";
 import "../charts/charts.css";
 import "./campaign.css";
-import { columnsOf, type Mark } from "./columns";
+import { Answer, Lost } from "./answer";
+import { columnsOf } from "./columns";
 import { useConditions } from "../data/conditions";
 import { type Feed, type Snapshot, useFeed } from "../data/feed";
 import { FilterBar } from "./filter_bar";
 import { passes } from "../data/filters";
 import { goalOf } from "../data/goal";
-import { Header } from "./header";
-import { Running } from "./running";
-import { Tiles } from "./tiles";
+import { goesOn, Header } from "./header";
+import { pick, pickedOf } from "../data/picked";
+import { RunStrip } from "./running";
+import { settingsOf } from "../data/settings";
 import { TrialsTable } from "./trials_table";
-import { type Dimension, dimensionsOf, levelsOf, varying } from "../data/values";
+import { dimensionsOf, levelsOf, varying } from "../data/values";
+import { Why } from "./why";
 
 export function CampaignPage({ id }: { id: string }) {
   const feed = useFeed(id);
@@ -42,92 +48,80 @@ function Read({ feed }: { feed: Feed }) {
   );
 }
 
-function namesOf(dimensions: readonly Dimension[]): string {
-  return dimensions.map(({ name }) => name).join();
-}
-
-/** What trials are called, by their numbers. */
-function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: CampaignView): [number, Mark][] {
-  const marks = new Map<number, Mark>();
+/** What settings are called, by the numbers of their trials. */
+function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: CampaignView): [number, string][] {
   const named = [["fastest once", fastest_once], ["fastest confirmed", fastest_confirmed], ["recommended", recommended]] as const;
-  for (const [name, found] of named) {
-    if (!found) continue;
-    const again = fastest_confirmed && found !== fastest_once ? found.objective.value : null;
-    marks.set(found.trial, { words: [name, ...(marks.get(found.trial)?.words ?? [])], again });
-  }
-  return [...marks];
+  return named.flatMap(([name, found]) => (found ? [[found.trial, name]] : []));
 }
-
-const TABS = [
-  ["trials", "Trials"],
-  ["charts", "Charts"],
-  ["failures", "Failures"],
-] as const;
 
 function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snapshot: Snapshot; onChange: () => void }) {
-  const [asked] = useFilter("tab");
-  const tab = TABS.find(([name]) => name === asked)?.[0] ?? "trials";
   const { trials, trialsRead, analysis } = snapshot;
   const filters = useConditions();
   const said = goalOf(campaign);
   // Charts are remembered by the goal, so an equal one has to be the same.
   const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter, said.samples]);
-  const shown = useMemo(() => trials.filter((trial) => passes(trial, filters)), [trials, filters]);
+  const rows = useMemo(() => settingsOf(trials), [trials]);
+  const shown = useMemo(() => rows.filter((row) => passes(row, filters)), [rows, filters]);
   const dimensions = useMemo(() => dimensionsOf(campaign), [campaign.id]);
+  // In what the trials differ: without what follows from the others, and at all.
+  const differ = useMemo(() => [varying(trials, dimensions), dimensions.filter((one) => levelsOf(trials, one).length > 1)] as const, [trials, dimensions]);
   // Remembered by their names: an equal list has to be the same.
-  const names = useMemo(() => namesOf(varying(trials, dimensions)), [trials, dimensions]);
-  const varied = useMemo(() => dimensions.filter(({ name }) => names.split(",").includes(name)), [dimensions, names]);
-  const others = useMemo(
-    () => namesOf(dimensions.filter((one) => !varied.includes(one) && levelsOf(trials, one).length > 1)),
-    [trials, dimensions, varied],
-  );
-  const marked = JSON.stringify(marksOf(campaign));
-  const columns = useMemo(
-    () => columnsOf({ campaign: campaign.id, goal, marks: new Map(JSON.parse(marked) as [number, Mark][]), varied, following: dimensions.filter(({ name }) => others.split(",").includes(name)) }),
-    [campaign.id, goal, marked, dimensions, varied, others],
-  );
-  // In what the trials differ at all, what follows from the others included.
-  const differing = useMemo(() => dimensions.filter((one) => varied.includes(one) || others.split(",").includes(one.name)), [dimensions, varied, others]);
-  if (!trialsRead && trials.length === 0) {
-    return (
-      <>
-        <Tiles campaign={campaign} />
-        <LoadingState lines={4} height={90} />
-      </>
-    );
-  }
-  const { recommended, recommended_reason } = campaign.summary;
+  const [varied, differing] = useMemo(() => differ, [dimensions, JSON.stringify(differ.map((those) => those.map(({ name }) => name)))]);
+  const marked = JSON.stringify([marksOf(campaign), trials.find(({ origin }) => origin === "baseline")?.plan]);
+  const columns = useMemo(() => {
+    const [marks, baseline] = JSON.parse(marked) as [[number, string][], Plan | undefined];
+    return columnsOf({ campaign: campaign.id, goal, marks: new Map(marks), varied, following: differing.filter((one) => !varied.includes(one)), baseline });
+  }, [campaign.id, goal, marked, varied, differing]);
+  const { fastest_once, failed } = campaign.summary;
+  const tabs = [
+    ["trials", "Trials"] as const,
+    ...(fastest_once ? [["charts", "Charts"] as const] : []),
+    ...(failed > 0 ? [["failures", `Failures ${count(failed)}`] as const] : []),
+    ["about", "Spec and notes"] as const,
+  ];
+  const [asked] = useFilter("tab");
+  const tab = tabs.find(([name]) => name === asked)?.[0] ?? "trials";
+  const runs = useMemo(() => (tab === "charts" ? trials.filter((trial) => passes(trial, filters)) : []), [tab, trials, filters]);
+  const bar = <FilterBar trials={rows} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />;
   return (
     <>
-      <Tiles campaign={campaign} />
-      {(recommended || campaign.summary.failures.oom) && (
-        <p data-testid="recommendation">
-          <strong>{recommended ? "Recommended" : "No recommendation"}:</strong> {recommended && `${recommended.plan_key}: `}
-          {recommended_reason}.
-        </p>
-      )}
-      {trials.length === 0 ? (
-        <EmptyState title="No trial was planned yet">
-          <p class="muted">The first is the baseline, where the campaign names one; charts follow with the first measurement.</p>
-        </EmptyState>
-      ) : (
-        <>
-          <FilterBar trials={trials} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />
-          <Tabs label="Of the campaign" tabs={TABS} value={tab} onChange={(next) => setFilters({ tab: next === "trials" ? null : next })}>
-            {tab === "charts" ? (
-              <ChartsTab campaign={campaign} goal={goal} dimensions={dimensions} varied={varied} differing={differing} trials={trials} shown={shown} filters={filters} analysis={analysis} />
-            ) : tab === "failures" ? (
-              <FailuresTab campaign={campaign} trials={trials} analysis={analysis} onChange={onChange} />
-            ) : (
-              <>
-                <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={trials.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
-                <Running campaign={campaign} trials={trials} />
-                <TrialComparison campaign={campaign} goal={goal} trials={trials} dimensions={dimensions} />
-              </>
-            )}
-          </Tabs>
-        </>
-      )}
+      {goesOn(campaign) && <RunStrip campaign={campaign} trials={trials} />}
+      {fastest_once || goesOn(campaign) ? <Answer campaign={campaign} rows={rows} /> : <Lost campaign={campaign} trials={trials} />}
+      <Why campaign={campaign} analysis={analysis} />
+      <Tabs label="Of the campaign" tabs={tabs} value={tab} onChange={(next) => setFilters({ tab: next === "trials" ? null : next })}>
+        {tab === "charts" ? (
+          <>
+            {bar}
+            <ChartsTab campaign={campaign} goal={goal} dimensions={dimensions} varied={varied} differing={differing} trials={trials} shown={runs} filters={filters} analysis={analysis} />
+          </>
+        ) : tab === "failures" ? (
+          <FailuresTab campaign={campaign} trials={trials} analysis={analysis} onChange={onChange} />
+        ) : tab === "about" ? (
+          <AboutTab campaign={campaign} />
+        ) : trials.length === 0 && !trialsRead ? (
+          <LoadingState lines={8} height={36} />
+        ) : (
+          <>
+            {bar}
+            <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={rows.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
+            <Beside campaign={campaign} goal={goal} rows={rows} dimensions={dimensions} />
+          </>
+        )}
+      </Tabs>
     </>
+  );
+}
+
+/** Once settings are ticked: the way to have them side by side, and that. */
+function Beside(compared: Omit<ComponentProps<typeof TrialComparison>, "onClose">) {
+  const picked = pickedOf(useFilters());
+  const [open, setOpen] = useFilter("beside");
+  if (picked.length < 2) return null;
+  return (
+    <div class="compare-bar row" data-testid="compare-bar">
+      <Button kind="primary" onClick={() => setOpen("yes")}>Compare {picked.length}</Button>
+      <Button kind="quiet" onClick={() => pick([])}>Untick all</Button>
+      {open && <TrialComparison {...compared} onClose={() => setOpen("")} />}
+    </div>
   );
 }

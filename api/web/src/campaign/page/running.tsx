@@ -1,35 +1,58 @@
-/** What runs now, and why the search chose it. */
+/** How far a campaign is while it goes on: what is done of its limits, what runs or why it waits, what is left to gain. */
+import { useMemo } from "preact/hooks";
 import type { CampaignView, Expectation, TrialBrief } from "../../api/types";
-import { gain, interval, probability, stepTime } from "../../format";
+import { amount, count, duration, gain, interval, probability, stepTime } from "../../format";
 import { href } from "../../router";
-import { Card, Chip } from "../../ui/basics";
-import { Ago } from "../../ui/time";
+import { Chip, Progress } from "../../ui/basics";
+import { Ago, useNow } from "../../ui/time";
 import { trialWord, waitWords } from "../../words";
 
 const MOST = 12;
+/** Fewer device-hours are said as a time. */
+const LEAST_HOURS = 0.1;
 
-export function Running({ campaign, trials }: { campaign: CampaignView; trials: readonly TrialBrief[] }) {
+export function RunStrip({ campaign, trials }: { campaign: CampaignView; trials: readonly TrialBrief[] }) {
+  const { budget, done, confirmations: again, second_runs: [, most], device_hours } = campaign.summary;
   const active = trials.filter((trial) => trial.state !== "done");
+  // The service says it with every reading of the campaign; between two of them it goes on here.
+  const read = useMemo(() => Date.now(), [campaign]);
+  const since_s = Math.max(0, useNow() - read) / 1000;
+  const elapsed_s = campaign.elapsed_s + (campaign.state === "running" ? since_s : 0);
+  const limits = [[done - again, budget.trials], [device_hours, budget.device_hours], [elapsed_s, budget.wall_time_s]] as const;
+  const nearest = limits.filter(([, limit]) => limit !== null).sort((a, b) => b[0] / b[1]! - a[0] / a[1]!)[0];
+  const left = (words: (value: number) => string, used: number, limit: number | null) => limit !== null && `${words(Math.max(0, limit - used))} left`;
+  const facts = [
+    budget.trials === null ? `${count(done - again)} trials` : `${count(done - again)} of ${count(budget.trials)} trials`,
+    most > 0 && `${count(again)} of up to ${count(Math.max(again, most))} second runs`,
+    left(deviceTime, device_hours, budget.device_hours),
+    left(duration, elapsed_s, budget.wall_time_s),
+    campaign.chance_left !== null && `a better setting is left with a probability of ${probability(campaign.chance_left)}`,
+  ];
   return (
-    <Card title="Running now" testid="running" aside={<span class="muted small">{active.length === 0 ? "" : `${active.length} in flight`}</span>}>
-      {active.length === 0 ? (
-        <p class="muted">{idleWords(campaign)}</p>
-      ) : (
-        <ul class="running">
+    <section class="pile stretch" aria-label="Progress" data-testid="run-strip">
+      <Progress label="Share of the budget" done={nearest?.[0] ?? 0} total={nearest?.[1] ?? null} />
+      <p class="facts small">{facts.filter(Boolean).map((fact) => <span key={fact}>{fact}</span>)}</p>
+      <details class="small" data-testid="running">
+        <summary>{active.length > 0 && !campaign.trouble ? `${count(active.length)} in flight` : idleWords(campaign)}</summary>
+        <ul class="list">
           {active.slice(0, MOST).map((trial) => (
             <RunningTrial key={trial.number} campaign={campaign.id} trial={trial} />
           ))}
           {active.length > MOST && <li class="muted">and {active.length - MOST} more</li>}
         </ul>
-      )}
-    </Card>
+      </details>
+    </section>
   );
 }
 
+/** "12 s of device time", "3.4 device-hours". */
+export function deviceTime(hours: number): string {
+  return hours < LEAST_HOURS ? `${duration(hours * 3600)} of device time` : `${amount(hours)} device-hours`;
+}
+
 function idleWords({ state, trouble }: CampaignView): string {
-  if (trouble !== "") return `Nothing: ${trouble}.`;
-  if (state === "running") return "Nothing: the search is choosing.";
-  return state === "paused" ? "Nothing: the campaign is paused." : "Nothing: the campaign is over.";
+  if (trouble !== "") return `waits: ${trouble}`;
+  return state === "running" ? "the search is choosing" : `the campaign is ${state}`;
 }
 
 function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief }) {
@@ -39,11 +62,10 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
       <div class="row">
         <a href={href({ page: "trial", id: campaign, number: trial.number })}>#{trial.number}</a>
         <Chip tone={tone}>{word}</Chip>
-        <span class="mono">{trial.plan_key}</span>
-        <span class="muted small"><Ago time={trial.started_at ?? trial.submitted_at ?? trial.planned_at} /></span>
+        <code>{trial.plan_key}</code>
+        <span class="muted"><Ago time={trial.started_at ?? trial.submitted_at ?? trial.planned_at} /></span>
       </div>
-      {trial.started_at === null && <p class="small">{waitWords(trial)}</p>}
-      <p class="small">{whyChosen(trial)}</p>
+      <p class="muted">{trial.started_at === null && `${waitWords(trial)} `}{whyChosen(trial)}</p>
     </li>
   );
 }

@@ -1,21 +1,20 @@
-/** The trials that pass the filters, in the order asked for; a row opens its trial. */
+/** The settings that pass the filters, in the order asked for; a row opens its first trial. */
 import type { VNode } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import type { TrialBrief } from "../../api/types";
-import { setFilters, useFilter } from "../../filters";
-import { count } from "../../format";
+import { useMemo, useRef } from "preact/hooks";
+import { setFilters, useFilter, useFilters } from "../../filters";
 import { go, href } from "../../router";
 import { Button, Card } from "../../ui/basics";
 import { Menu } from "../../ui/menu";
 import { EmptyState } from "../../ui/states";
-import { Pick } from "./trial_comparison";
 import { Head, parseSort, sortText, TableFrame } from "../../ui/table";
 import { clearConditions } from "../data/conditions";
 import type { Column } from "./columns";
 import type { Filters } from "../data/filters";
 import { useGrowing } from "../data/growing";
 import { useRemembered } from "../data/remembered";
-import { inOrder, ROWS } from "../data/rows";
+import { MOST, pick, pickedOf } from "../data/picked";
+import { inOrder } from "../data/rows";
+import type { Setting } from "../data/settings";
 
 /** Where a row is a card: what says most, and the whole plan as one. Others can be ticked. */
 const ON_PHONES = ["number", "verdict", "setting", "objective", "gain", "memory"];
@@ -23,7 +22,7 @@ const ON_PHONES = ["number", "verdict", "setting", "objective", "gain", "memory"
 interface TrialsTableProps {
   campaign: string;
   columns: readonly Column[];
-  shown: readonly TrialBrief[];
+  shown: readonly Setting[];
   filters: Filters;
   /** Before filtering. */
   all: number;
@@ -33,33 +32,31 @@ interface TrialsTableProps {
 
 export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst }: TrialsTableProps) {
   const [asked] = useFilter("sort");
-  const [most, setMost] = useState(ROWS);
   const [choice, remember] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.columns", {});
   const sort = parseSort(asked || bestFirst);
   const order = useMemo(() => inOrder(shown, { column: sort.key, descending: sort.descending }), [shown, sort.key, sort.descending]);
   const isShown = (column: Column) => choice[column.name] ?? !column.hidden;
-  const narrow = useNarrow();
+  const narrow = matchMedia("(max-width: 640px)").matches; // as campaign.css has it
   const isShownHere = (column: Column) => (narrow ? ON_PHONES.includes(column.name) || choice[column.name] : isShown(column));
   const visible = useMemo(() => columns.filter(isShownHere), [columns, choice, narrow]);
   // A sorted or filtered table is looked at from its top; one that trials are added to stays as it is.
   const look = useMemo(() => ({}), [filters, sort.key, sort.descending]);
-  const [rows, end] = useGrowing<HTMLDivElement>(look, Math.min(most, order.length));
+  const [rows, end] = useGrowing<HTMLDivElement>(look, order.length);
   const drawn = useRows(order.slice(0, rows), visible);
-  const left = order.length - most;
   const menu = (
     <Menu label="Columns" stays>
       {columns.slice(1).map((column) => (
         <label key={column.name}>
           <input type="checkbox" checked={isShown(column)} onChange={() => remember({ ...choice, [column.name]: !isShown(column) })} />
-          {column.title && column.title.length < 24 ? column.title : column.head}
+          {column.head}
         </label>
       ))}
     </Menu>
   );
   return (
-    <Card title="Trials" testid="trials" class="below" aside={menu}>
+    <Card testid="trials" aside={menu}>
       {order.length === 0 ? (
-        <EmptyState title={all === 0 ? "No trial was planned yet" : "No trial passes the filters"}>
+        <EmptyState title={all === 0 ? "No trial was planned yet" : "No setting passes the filters"}>
           {all > 0 && <Button onClick={clearConditions}>Clear all filters</Button>}
         </EmptyState>
       ) : (
@@ -88,20 +85,13 @@ export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst 
         </TableFrame>
       )}
       <div ref={end} />
-      {left > 0 && rows >= most && (
-        <p class="more">
-          <Button onClick={() => setMost(most + ROWS)} data-testid="show-more">
-            Show {count(Math.min(ROWS, left))} more of {count(left)}
-          </Button>
-        </p>
-      )}
     </Card>
   );
 }
 
 /** Rows that are kept for a trial and the columns, so that sorting and a live update redraw only what is new. */
-function useRows(trials: readonly TrialBrief[], columns: readonly Column[]): VNode[] {
-  const kept = useRef<{ columns: readonly Column[]; rows: WeakMap<TrialBrief, VNode> } | undefined>(undefined);
+function useRows(trials: readonly Setting[], columns: readonly Column[]): VNode[] {
+  const kept = useRef<{ columns: readonly Column[]; rows: WeakMap<Setting, VNode> } | undefined>(undefined);
   if (kept.current?.columns !== columns) kept.current = { columns, rows: new WeakMap() };
   const { rows } = kept.current;
   return trials.map((trial) => {
@@ -122,18 +112,6 @@ function useRows(trials: readonly TrialBrief[], columns: readonly Column[]): VNo
   });
 }
 
-/** True on a phone; campaign.css has the same width. */
-function useNarrow(): boolean {
-  const query = useMemo(() => matchMedia("(max-width: 640px)"), []);
-  const [narrow, setNarrow] = useState(query.matches);
-  useEffect(() => {
-    const look = () => setNarrow(query.matches);
-    query.addEventListener("change", look);
-    return () => query.removeEventListener("change", look);
-  }, [query]);
-  return narrow;
-}
-
 function open(event: MouseEvent, campaign: string): void {
   const target = event.target as Element;
   const number = target.closest("tr")?.dataset["trial"];
@@ -149,4 +127,18 @@ function step(event: KeyboardEvent): void {
   const next = event.key === "ArrowDown" ? row?.nextElementSibling : row?.previousElementSibling;
   next?.querySelector("a")?.focus();
   event.preventDefault();
+}
+
+function Pick({ number }: { number: number }) {
+  const picked = pickedOf(useFilters());
+  const ticked = picked.includes(number);
+  return (
+    <input
+      type="checkbox"
+      aria-label={`Lay trial ${number} beside others`}
+      checked={ticked}
+      disabled={picked.length >= MOST && !ticked}
+      onChange={() => pick(ticked ? picked.filter((one) => one !== number) : [...picked, number])}
+    />
+  );
 }
