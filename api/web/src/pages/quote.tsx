@@ -2,7 +2,7 @@
 import { Prose } from "../ui/basics";
 import type { Prediction, Quote, Range } from "../api/types";
 import { misfit } from "./use_quote";
-import { amount, bytes, count, duration, interval, probability, share, span, stepTime, tokensPerS } from "../format";
+import { bytes, count, deviceTime, duration, interval, probability, share, span, stepTime, tokensPerS } from "../format";
 
 export function Quote({ quote }: { quote: Quote }) {
   return (
@@ -135,11 +135,6 @@ function Best({ quote: { best } }: { quote: Quote }) {
 /** The median, and between which ends 8 of 10 campaigns lie; without predictions the ends alone. */
 function ends({ low, p50, high }: Range, format: (value: number) => string): string {
   return p50 === null ? span(low, high, (value) => format(value ?? 0)) : `${format(p50)} (${span(low, high, (value) => format(value ?? 0))})`;
-}
-
-/** Of one device. */
-function deviceTime(hours: number): string {
-  return hours < 1 ? duration(hours * 3600) : `${amount(hours)} h`;
 }
 
 function Cost({ quote: { cost, limits } }: { quote: Quote }) {

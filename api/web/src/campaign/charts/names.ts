@@ -1,15 +1,6 @@
 /** Names of dimensions in words, and their order. A change or an importance says a knob's own name. */
-import type { Analysis, Change } from "../../api/types";
-import { type Dimension, INACTIVE, labelOf } from "../data/values";
-
-/** "pipeline 64 → 32". */
-export function changeWords({ knob, before, after }: Change): string {
-  return `${labelOf(knob)} ${valueWords(before)} → ${valueWords(after)}`;
-}
-
-function valueWords(value: Change["before"]): string {
-  return value === null || value === INACTIVE ? "inactive" : String(value);
-}
+import type { Analysis } from "../../api/types";
+import { type Dimension, labelOf } from "../data/values";
 
 /** What a dimension means, or the knob of this name. */
 export function titleOf(dimensions: readonly Dimension[], name: string): string | undefined {

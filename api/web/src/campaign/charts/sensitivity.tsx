@@ -3,9 +3,10 @@ import type { Analysis } from "../../api/types";
 import { count, gain, gainInterval, probability, share } from "../../format";
 import { Card } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
+import { changeWords } from "../../words";
 import { wordOf } from "../data/conditions";
 import { type Dimension, labelOf } from "../data/values";
-import { changeWords, titleOf } from "./names";
+import { titleOf } from "./names";
 
 const MOST_KNOBS = 8;
 const MOST_EFFECTS = 6;

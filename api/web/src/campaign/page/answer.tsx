@@ -5,12 +5,12 @@ import { setFilters } from "../../filters";
 import { bytes, gain, gainInterval, objective } from "../../format";
 import { href } from "../../router";
 import { Button, Card, Chip } from "../../ui/basics";
-import { CAUSE_WORDS, trialWord } from "../../words";
+import { CAUSE_WORDS, changeWords, trialWord } from "../../words";
 import { figuresOf } from "../data/figures";
 import { NOT_CONFIRMED } from "../data/goal";
 import { campaignPath } from "../data/paths";
 import { type Setting, settingOf } from "../data/settings";
-import { dimensionsOf, INACTIVE, labelOf } from "../data/values";
+import { dimensionsOf } from "../data/values";
 import { UseButton } from "./use_button";
 
 type Found = NonNullable<CampaignView["summary"]["recommended"]>;
@@ -116,11 +116,6 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
       )}
     </section>
   );
-}
-
-/** "pipeline 64 → 32". */
-export function changeWords({ knob, before, after }: Change): string {
-  return `${labelOf(knob)} ${before ?? INACTIVE} → ${after ?? INACTIVE}`;
 }
 
 /** A setting as its difference from another, with what each name means as its title. */

@@ -11,9 +11,8 @@ import { Button, Card } from "../../ui/basics";
 import { Confirm, Dialog, Trouble } from "../../ui/dialog";
 import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
 import { TableFrame } from "../../ui/table";
-import { CAUSE_WORDS, failureCounts } from "../../words";
+import { CAUSE_WORDS, changeWords, failureCounts } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
-import { changeWords } from "../charts/names";
 import { dimensionsOf, INACTIVE, valueOf } from "../data/values";
 
 export interface FailuresTabProps {

@@ -1,7 +1,7 @@
 /** Which campaign this is, how it stands, and what can be done with it. */
 import type { CampaignView } from "../../api/types";
 import { CampaignActions, MOVES } from "../../campaign_actions";
-import { count, duration } from "../../format";
+import { count, deviceTime, duration } from "../../format";
 import { useStore } from "../../use_store";
 import { Chip } from "../../ui/basics";
 import { LiveMark } from "../../ui/states";
@@ -11,7 +11,6 @@ import { CAMPAIGN_TONES } from "../../words";
 import type { Feed } from "../data/feed";
 import { campaignPath } from "../data/paths";
 import { More } from "./more";
-import { deviceTime } from "./running";
 
 export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed }) {
   const stream = useStore(feed.stream.state);

@@ -1,15 +1,13 @@
 /** How far a campaign is while it goes on: what is done of its limits, what runs or why it waits, what is left to gain. */
 import { useMemo } from "preact/hooks";
 import type { CampaignView, Expectation, TrialBrief } from "../../api/types";
-import { amount, count, duration, gain, interval, probability, stepTime } from "../../format";
+import { count, deviceTime, duration, gain, interval, probability, stepTime } from "../../format";
 import { href } from "../../router";
 import { Chip, Progress } from "../../ui/basics";
 import { Ago, useNow } from "../../ui/time";
 import { trialWord, waitWords } from "../../words";
 
 const MOST = 12;
-/** Fewer device-hours are said as a time. */
-const LEAST_HOURS = 0.1;
 
 export function RunStrip({ campaign, trials }: { campaign: CampaignView; trials: readonly TrialBrief[] }) {
   const { budget, done, confirmations: again, second_runs: [, most], device_hours } = campaign.summary;
@@ -43,11 +41,6 @@ export function RunStrip({ campaign, trials }: { campaign: CampaignView; trials:
       </details>
     </section>
   );
-}
-
-/** "12 s of device time", "3.4 device-hours". */
-export function deviceTime(hours: number): string {
-  return hours < LEAST_HOURS ? `${duration(hours * 3600)} of device time` : `${amount(hours)} device-hours`;
 }
 
 function idleWords({ state, trouble }: CampaignView): string {

@@ -3,8 +3,8 @@ import type { Analysis, CampaignView } from "../../api/types";
 import { gain, gainInterval, stepTime } from "../../format";
 import { Card, Prose } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
+import { changeWords } from "../../words";
 import { PartLegend, Stack } from "../charts/stack";
-import { changeWords } from "./answer";
 
 const MOST_EFFECTS = 4;
 const MOST_PREDICTED = 2;
