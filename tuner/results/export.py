@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import plain
@@ -26,7 +26,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.export_options import ToldKnobs, tell, with_keys
+from meshtune.tuner.results.export_options import ToldKnobs, options_of, tell, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, measured_with, origin_verb, warned
 from meshtune.tuner.results.launch import LAUNCH_FILE, launch_script, torchrun
 from meshtune.tuner.results.ranking import Ranked, rank
@@ -40,6 +40,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 WRITTEN_DTYPE = "bfloat16"
 # What a scheduler is asked for, for a real launch: how long it takes is not known here.
 _LIMIT_S = 24 * 3600.0
+# What says how long a trial is, and not a training.
+_OF_TRIALS = ("steps", "warmup_steps")
 
 
 class NothingToExport(UserError, LookupError):
@@ -81,6 +83,8 @@ class Export:
     job: JobSpec
     # Of the scheduler or the program that the format is for.
     options: Mapping[str, Any] = field(default_factory=dict)
+    # Of a scheduler's format: the format of the program that it starts, or "job"; see `started_by`.
+    program: str = ""
     # The measurement, as plain JSON values, and the program that it is of.
     setting: Mapping[str, Any] = field(default_factory=dict)
     measured_with: MeasuredWith | None = None
@@ -105,14 +109,15 @@ class Export:
         return tuple(f"{knob.name} = {word(self.plan.knobs[knob.name])}" for knob in named)
 
     def workload_options(self, name: str) -> dict[str, Any]:
-        """The options, on top of those of the spec's workload where that has the format's name, else of its number
-        format."""
+        """The options, on top of those of the spec's workload where that has the format's name, but for the length of
+        its trials; else of its number format."""
         if self.spec.workload.kind == name:
-            return {**self.spec.workload.options, **self.options}
-        own = workload_of(self.spec).dtype
-        return {**({"dtype": own} if own in DTYPES else {}), **self.options}
+            own = {key: value for key, value in self.spec.workload.options.items() if key not in _OF_TRIALS}
+            return {**own, **self.options}
+        dtype = workload_of(self.spec).dtype
+        return {**({"dtype": dtype} if dtype in DTYPES else {}), **self.options}
 
-    def program(self, name: str) -> str:
+    def script(self, name: str) -> str:
         """The script, from wherever the files lie."""
         options = self.workload_options(name)
         script = Path(str(options.get("script") or PROGRAM))
@@ -138,6 +143,9 @@ class ExportView:
     handover: Handover | None
 
 
+Role = Literal["program", "scheduler", "job", "data"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFormat:
     name: str
@@ -152,6 +160,10 @@ class ExportFormat:
     script: str = ""
     # The program that it is for; "" where that is the one that measured the plan, or none.
     program: str = ""
+
+    @property
+    def role(self) -> Role:
+        return "scheduler" if self.script else "program" if self.program else "job" if self.name == "job" else "data"
 
 
 def _dialect(
@@ -181,18 +193,46 @@ def _dialect(
 
 
 def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
-    """A scheduler's script beside the job's files."""
+    """A scheduler's script beside the files of what it starts."""
     command, script = f"{scheduler.send} {scheduler.script_file}", scheduler.script_file
 
     def render(export: Export) -> Files:
-        spec, gang = export.spec, {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
+        spec, (job, options) = export.spec, _launched(export, name)
+        gang = {GANG_FILE: render_gang(job)} if scheduler.runner else {}
         own = spec.runner.options if spec.runner.kind == name else {}
         # As the runner of that kind does: a script alone does not know what a device is.
         devices = {"gres": "gpu"} if name == "slurm" and spec.cluster.device.kind is not DeviceKind.CPU else {}
-        text = load_part(name, "script")(export.job, {**devices, **own, **export.options})
-        return {**export.job.files, **gang, script: text}
+        text = load_part(name, "script")(job, {**devices, **own, **options})
+        return {**job.files, **gang, script: text}
 
     return ExportFormat(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
+
+
+def started_by(export: Export, name: str) -> str:
+    """The format of the program that a format starts: its own, or of a scheduler what was asked for, else the spec's
+    where that can train. "job": the user's own launch, or else what measured the plan and trains nothing."""
+    kind = export.spec.workload.kind
+    if name not in FORMATS or not FORMATS[name].script:
+        return name
+    return export.program or (kind if kind in FORMATS and FORMATS[kind].program else "job")
+
+
+def _launched(export: Export, name: str) -> tuple[JobSpec, Mapping[str, Any]]:
+    """What a scheduler starts, and the options that are left for the scheduler. Megatron's script is whole once per
+    device, others start once per node."""
+    if (program := started_by(export, name)) == "job":
+        return export.job, export.options
+    own = {one.name for one in options_of(program)}
+    told = replace(export, options={key: value for key, value in export.options.items() if key in own})
+    files, cluster = FORMATS[program].render(told), export.cluster
+    if program == "deepspeed":
+        # Its own launcher would go to the other nodes by ssh.
+        line = _deepspeed_line(told, files, torchrun(cluster.nodes, cluster.devices_per_node))
+    else:
+        line = FORMATS[program].command(told, files)  # type: ignore[misc]  # a program has one
+    start = Start.DEVICE if program == "megatron" else Start.NODE
+    job = replace(export.job, command=("bash", "-c", line), files=files, env={}, start=start, time_limit_s=_LIMIT_S)
+    return job, {key: value for key, value in export.options.items() if key not in own}
 
 
 def _job_line(export: Export, files: Files) -> str:
@@ -216,7 +256,7 @@ def _job_files(export: Export) -> Files:
     return {**export.job.files, **({LAUNCH_FILE: launch_script(export.job)} if is_users else {})}
 
 
-def _deepspeed_line(export: Export, files: Files) -> str:
+def _deepspeed_line(export: Export, files: Files, start: str = "") -> str:
     spec, own = export.spec, export.workload_options("deepspeed")
     words = "--deepspeed_config ds_config.json"
     if spec.workload.kind == "deepspeed":
@@ -224,12 +264,13 @@ def _deepspeed_line(export: Export, files: Files) -> str:
             spec.model, export.plan, spec.seed, own
         )
     size = f"--num_nodes {export.cluster.nodes} --num_gpus {export.cluster.devices_per_node}"
+    # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
+    start = start or f"deepspeed {size} --no_local_rank"
     given = export.told("deepspeed")
     words = " ".join(filter(None, [words, shlex.join(given.arguments)]))
-    program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
+    program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.script("deepspeed")
     on_cpu = {"DS_ACCELERATOR": "cpu"} if spec.cluster.device.kind is DeviceKind.CPU else {}
-    # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
-    return f"{_environment({**on_cpu, **given.variables})}deepspeed {size} --no_local_rank {program} {words}"
+    return f"{_environment({**on_cpu, **given.variables})}{start} {program} {words}"
 
 
 def _torchtitan_line(export: Export, files: Files) -> str:
@@ -245,7 +286,7 @@ def _accelerate_line(export: Export, files: Files) -> str:
     # accelerate/state.py: `use_cpu` of the file does not reach processes that torch's launcher starts.
     on_cpu = {"ACCELERATE_USE_CPU": "true"} if export.spec.cluster.device.kind is DeviceKind.CPU else {}
     environment = _environment({**on_cpu, **export.told("accelerate").variables})
-    return f"{environment}accelerate launch --config_file accelerate.yaml {several}{export.program('accelerate')}"
+    return f"{environment}accelerate launch --config_file accelerate.yaml {several}{export.script('accelerate')}"
 
 
 def _environment(variables: Mapping[str, str]) -> str:
@@ -295,7 +336,9 @@ FORMATS: Mapping[str, ExportFormat] = {
 }
 
 
-def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None) -> Export:
+def export_of(
+    campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None, program: str = ""
+) -> Export:
     """A measured plan, of a job that would run in `directory`. options: of what the format is for."""
     spec, trial = campaign.spec, entry.trial
     job = job_of(spec, trial.plan, trial.last.job_name, directory.resolve(), real=True)
@@ -304,6 +347,7 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
         plan=trial.plan,
         job=replace(job, time_limit_s=_LIMIT_S) if spec.workload.kind == "command" else job,
         options=options or {},
+        program=program,
         setting={"campaign": campaign.id, **plain(ranked_views(campaign, [entry])[0])},
         measured_with=measured_with(spec, entry.measurement),
     )
@@ -312,9 +356,11 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
 def note_of(export: Export, name: str) -> str:
     """What people would take the files for who do not know; empty where they are what they seem."""
     if export.spec.runner.kind != SIMULATED:
-        workload, form = export.spec.workload, FORMATS[name]
-        own = workload.kind == "command" and (form.script or name == "job")
-        steps = own and "{steps}" in str([workload.options.get(key) for key in ("command", "env", "files")])
+        if started_by(export, name) != "job":
+            return ""
+        if (workload := export.spec.workload).kind != "command":
+            return "This is what measured the plan: it trains nothing. The formats of training programs train."
+        steps = "{steps}" in str([workload.options.get(key) for key in ("command", "env", "files")])
         told = "write your own there, and {steps} into workload.trial_arguments"
         return f"The command has the number of a trial's steps, in place of the launch's: {told}." if steps else ""
     if name != "job":
@@ -328,6 +374,7 @@ def note_of(export: Export, name: str) -> str:
 def handover_of(export: Export, name: str) -> Handover | None:
     """What there is to say of a plan in this format; None where the format is for the program that measured it, or
     for none."""
+    name = started_by(export, name)
     format, measured = FORMATS.get(name), export.measured_with
     if format is None or not format.program or measured is None or export.spec.workload.kind == name:
         return None

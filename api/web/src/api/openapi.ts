@@ -1211,6 +1211,7 @@ export interface components {
             violations: components["schemas"]["Violation"][];
         };
         ExportOption: {
+            asked: boolean;
             choices: string[];
             default: string;
             meaning: string;
@@ -1299,6 +1300,8 @@ export interface components {
             name: string;
             options: components["schemas"]["ExportOption"][];
             program: string;
+            /** @enum {string} */
+            role: "program" | "scheduler" | "job" | "data";
             simulated: boolean;
             words: string;
         };

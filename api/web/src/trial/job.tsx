@@ -16,26 +16,19 @@ export function Job({ path }: { path: string }) {
 }
 
 function Documents({ job }: { job: JobView }) {
+  const texts = { Command: job.command.map(quoted).join(" "), ...(job.script !== null && { Script: job.script }), ...job.files };
   return (
     <>
       <p class="small">
         <span class="mono">{job.name}</span> <span class="muted">in {job.directory}</span>
       </p>
-      <Folded name="Command" text={job.command.map(quoted).join(" ")} />
-      {job.script !== null && <Folded name="Script" text={job.script} />}
-      {Object.entries(job.files).map(([name, text]) => (
-        <Folded key={name} name={name} text={text} />
+      {Object.entries(texts).map(([name, text]) => (
+        <details key={name} class="folded" open={name === "Command"}>
+          <summary>{name}</summary>
+          <Text name="" text={text} />
+        </details>
       ))}
     </>
-  );
-}
-
-function Folded({ name, text }: { name: string; text: string }) {
-  return (
-    <details class="folded" open={name === "Command"}>
-      <summary>{name}</summary>
-      <Text name="" text={text} />
-    </details>
   );
 }
 

@@ -8,15 +8,8 @@ import { Button, Card } from "../ui/basics";
 
 const FIRST_RANKS = 16;
 
-export function StepParts({ profile }: { profile: ProfileView | null }) {
+export function StepParts({ profile }: { profile: ProfileView }) {
   const [all, showAll] = useState(false);
-  if (profile === null) {
-    return (
-      <Card title="Time by part" testid="step-parts">
-        <p class="muted">The trial was not profiled.</p>
-      </Card>
-    );
-  }
   const names = partNames([profile]);
   const ofRanks = !names.some((name) => name in PHASE_WORDS);
   const mean = meanParts(profile, names);
