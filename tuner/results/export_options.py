@@ -20,9 +20,7 @@ from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
 from meshtune.search_spaces.knob_values import KnobValue
 
 # Of whoever starts it, so that no default can be right.
-_ASKED = frozenset(
-    ("script", "directory", "steps", "arguments", "image", "partition", "account", "queue", "project", "filesystems")
-)
+_ASKED = frozenset(("script", "steps", "arguments", "image", "partition", "account", "queue", "project", "filesystems"))
 _DTYPE = {"dtype": "number format; by default the one that was measured"}
 _PROGRAM = {
     "directory": "folder that relative paths are from, and where it starts",

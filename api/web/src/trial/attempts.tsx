@@ -33,7 +33,7 @@ function AttemptRow({ attempt }: { attempt: AttemptView }) {
       </td>
       <td>
         {attempt.job_name}
-        {attempt.job_id !== null && <div class="muted small">id {attempt.job_id}</div>}
+        {attempt.job_id !== attempt.job_name && <div class="muted small">{attempt.job_id}</div>}
       </td>
       <td>
         {attempt.nodes.join(", ") || "–"}

@@ -60,7 +60,7 @@ export function Header({ campaign, trial, path, runs }: { campaign: CampaignView
           {badgesOf(campaign, trial, first).map((words) => <Chip key={words}>{words}</Chip>)}
           {first !== trial.number && <Chip>second run of {to(first)}</Chip>}
           {numerics.length > 0 && <Chip tone="pruned" title={`By ${numerics.map(({ knob }) => knob).join(", ")}`}>changes numerics</Chip>}
-          {campaign.simulated && <Chip title="No device ran this trial">simulated</Chip>}
+          {campaign.simulated && <Chip>simulated</Chip>}
         </span>
         <div class="row push">
           {trial.number > 0 && step(trial.number - 1, `← ${trial.number - 1}`)}
@@ -99,10 +99,12 @@ export function Header({ campaign, trial, path, runs }: { campaign: CampaignView
 }
 
 /** first: the first run of the setting. */
-function badgesOf({ summary: { recommended, baseline, fastest_once, fastest_confirmed } }: CampaignView, { setting }: TrialView, first: number): string[] {
+function badgesOf({ summary }: CampaignView, { setting, origin }: TrialView, first: number): string[] {
+  const { recommended, fastest_once, fastest_confirmed } = summary;
+  const baseline = origin === "baseline" ? { trial: first } : summary.baseline;
   const named = { recommended, baseline, "fastest once": fastest_once, "fastest confirmed": fastest_confirmed };
   const names = Object.entries(named).filter(([, one]) => one?.trial === first).map(([words]) => words);
   if (!setting || setting.runs === 0) return names;
   const runs = `${setting.runs} second ${setting.runs === 1 ? "run" : "runs"}`;
-  return [...names, setting.failed_again ? `a second run failed` : baseline?.trial === first ? runs : `confirmed by ${runs}`];
+  return [...names, setting.failed_again ? "a second run failed" : baseline?.trial === first ? runs : `confirmed by ${runs}`];
 }

@@ -7,14 +7,9 @@ import { Card } from "../ui/basics";
 import { TableFrame } from "../ui/table";
 import { compareLosses, widest } from "./loss_differences";
 
-interface LossesProps {
-  campaign: CampaignView;
-  trial: TrialView;
-  losses: readonly (number | null)[];
-  norms: readonly number[];
-}
-
-export function Losses({ campaign, trial, losses, norms }: LossesProps) {
+export function Losses({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
+  const losses = (trial.measurement ?? trial.partial)!.first_losses;
+  const norms = trial.measurement?.first_gradient_norms ?? [];
   const baseline = campaign.summary.baseline?.trial ?? null;
   const path = `campaigns/${encodeURIComponent(campaign.id)}`;
   const other = baseline === null || baseline === trial.number ? null : baseline;
@@ -30,7 +25,6 @@ export function Losses({ campaign, trial, losses, norms }: LossesProps) {
     ["baseline", sixth(base?.first_losses ?? [])],
     ["difference", base ? steps.map(({ difference }) => (difference === null ? "–" : signedShare(difference))) : []],
     ["gradient norm", sixth(norms)],
-    ["of the baseline", sixth(base?.first_gradient_norms ?? [])],
   ] as const;
   return (
     <Card title="First losses" testid="losses">

@@ -77,7 +77,7 @@ function Whole({ campaign, trial, path }: { campaign: CampaignView; trial: Trial
           </div>
           <Ranks campaign={campaign} measured={measured} profile={profile} />
           {profile && <StepParts profile={profile} />}
-          {measured.first_losses.length > 0 && <Losses campaign={campaign} trial={trial} losses={measured.first_losses} norms={trial.measurement?.first_gradient_norms ?? []} />}
+          {measured.first_losses.length > 0 && <Losses campaign={campaign} trial={trial} />}
         </>
       )}
       <Knobs campaign={campaign} trial={trial} />

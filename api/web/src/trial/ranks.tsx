@@ -13,13 +13,7 @@ const HEIGHT = 200;
 const FILLED = 0.7;
 const WIDEST = 60;
 
-interface RanksProps {
-  campaign: CampaignView;
-  measured: MeasurementView | PartialView;
-  profile: ProfileView | null;
-}
-
-export function Ranks({ campaign, measured, profile }: RanksProps) {
+export function Ranks({ campaign, measured, profile }: { campaign: CampaignView; measured: MeasurementView | PartialView; profile: ProfileView | null }) {
   const limit = campaign.spec.cluster.device?.memory_bytes ?? null;
   const { peak_memory_bytes: tensors, peak_held_bytes: held } = measured;
   const straggler = profile?.straggler;

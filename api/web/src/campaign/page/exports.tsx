@@ -7,7 +7,7 @@ import { Field } from "../../ui/basics";
 import { CopyButton } from "../../ui/copy";
 import { Dialog } from "../../ui/dialog";
 import { Download } from "../../ui/download";
-import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
+import { ErrorState, LoadingState } from "../../ui/states";
 
 /** The program of the campaign itself: the user's launch, or else the job that measured the plan. */
 const JOB = "job";
@@ -65,7 +65,7 @@ function Exports({ path, formats, workload, runner }: Own & { path: string; form
         </Field>
         <Field label="Where?">
           <select value={place} disabled={places.length === 0 || place !== chosen} onChange={(event) => setPlace(event.currentTarget.value)} data-testid="place">
-            <option value="">by hand: this machine, or a shell on each node</option>
+            <option value="">by hand, on each node</option>
             {places.map(({ name, words }) => <option key={name} value={name}>{name}: {words}</option>)}
           </select>
         </Field>
@@ -90,11 +90,13 @@ function Exported({ path, format, program, options, known }: ExportedProps) {
   const option = Object.entries(given).filter(([, value]) => value !== "").map(([name, value]) => `${name}=${LISTS.includes(name) && !value.startsWith("[") ? JSON.stringify([value]) : value}`);
   const missing = options.filter(({ name, required }) => required && !given[name] && !known[name]);
   const { data, problem, refresh } = useResource<ExportView>(missing.length > 0 ? null : withQuery(`${path}/exports/${format}`, { program, option }));
-  const asked = options.filter((one) => one.asked || one.required);
+  const length = /--train-(iters|samples)/.test(String(given.arguments ?? known.arguments));
+  const asked = options.filter(({ name, asked, required }) => required || (asked && !known[name] && !(name === "steps" && length)));
   const others = options.filter((one) => !asked.includes(one));
-  const field = ({ name, meaning, required, asked, default: usual, choices }: ExportOption) => {
+  const field = (one: ExportOption) => {
+    const { name, meaning, required, default: usual, choices } = one;
     const said = known[name];
-    const open = (asked || required) && !given[name] && !said;
+    const open = asked.includes(one) && !given[name] && !said;
     const onChange = (event: { currentTarget: { value: string } }) => give({ ...given, [name]: event.currentTarget.value.trim() });
     return (
       <div key={name} class={open ? "to-set" : undefined}>
@@ -121,10 +123,6 @@ function Exported({ path, format, program, options, known }: ExportedProps) {
       )}
       {missing.length > 0 ? (
         <p class="muted" data-testid="missing">This needs {missing.map(({ name }) => name).join(" and ")}.</p>
-      ) : problem?.kind === "cannot-express" ? (
-        <EmptyState title="This format cannot express the setting">
-          <p>{problem.detail}</p>
-        </EmptyState>
       ) : problem ? (
         <ErrorState problem={problem} onRetry={refresh} />
       ) : !data ? (
