@@ -63,14 +63,6 @@ Options = Annotated[
         examples=[["partition=gpu"]],
     ),
 ]
-Program = Annotated[
-    str,
-    Query(
-        description="What a scheduler's format starts: the format of a training program, or `job`, what measured the "
-        "setting. By default the spec's own program, where a format trains with it.",
-        pattern=f"^(job|{'|'.join(name for name, format in FORMATS.items() if format.program)})?$",
-    ),
-]
 # Options that may name a file on the service's machine.
 FILE_OPTIONS = ("config",)
 
@@ -108,17 +100,12 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/exports/{format}")
 def export_trial(
-    campaign_id: CampaignId,
-    number: TrialNumber,
-    format: Format,
-    service: ServiceHandle,
-    option: Options = None,
-    program: Program = "",
+    campaign_id: CampaignId, number: TrialNumber, format: Format, service: ServiceHandle, option: Options = None
 ) -> ExportView:
     """A measured trial's plan in the words of a scheduler or training program. 409 for what these cannot express,
     and for a trial that was not measured."""
     service.trial(campaign_id, number)
-    return _export(service, campaign_id, str(number), format, option, program)
+    return _export(service, campaign_id, str(number), format, option)
 
 
 @router.get("/campaigns/{campaign_id}/exports/{format}")
@@ -128,10 +115,9 @@ def export_campaign(
     service: ServiceHandle,
     trial: Selector = "recommended",
     option: Options = None,
-    program: Program = "",
 ) -> ExportView:
     """The winner's plan in the words of a scheduler or training program."""
-    return _export(service, campaign_id, trial, format, option, program)
+    return _export(service, campaign_id, trial, format, option)
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/archive", response_class=Response, responses=ARCHIVE)
@@ -141,10 +127,9 @@ def archive_trial(
     service: ServiceHandle,
     format: FormatQuery = "job",
     option: Options = None,
-    program: Program = "",
 ) -> Response:
     """All files of an export in one folder, with a README. 409 as of the export."""
-    return _archive(export_trial(campaign_id, number, format, service, option, program), campaign_id)
+    return _archive(export_trial(campaign_id, number, format, service, option), campaign_id)
 
 
 @router.get("/campaigns/{campaign_id}/archive", response_class=Response, responses=ARCHIVE)
@@ -154,10 +139,9 @@ def archive_campaign(
     format: FormatQuery = "job",
     trial: Selector = "recommended",
     option: Options = None,
-    program: Program = "",
 ) -> Response:
     """The winner's export in one folder, with a README."""
-    return _archive(export_campaign(campaign_id, format, service, trial, option, program), campaign_id)
+    return _archive(export_campaign(campaign_id, format, service, trial, option), campaign_id)
 
 
 @reports.put(
@@ -182,15 +166,13 @@ async def report_result(request: Request, job_name: JobName, bearer: Bearer, ser
     return Response(status_code=204)
 
 
-def _export(
-    service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None, program: str
-) -> ExportView:
+def _export(service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None) -> ExportView:
     options = _options(option or [])
     campaign, trials = service.store.recorded(campaign_id)
     entry = choose(campaign, trials, selector)
     directory = service.home.export(entry.trial.last.job_name).resolve()
     with problems_as(InvalidQuery, "option"):
-        return exported(export_of(campaign, entry, directory, options, program), format)
+        return exported(export_of(campaign, entry, directory, options), format)
 
 
 def _archive(view: ExportView, campaign_id: str) -> Response:

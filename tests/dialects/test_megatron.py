@@ -88,7 +88,8 @@ def test_a_plan_in_megatron_s_words(stored):
         recompute="full",
         recompute_interval=2,
     )
-    assert arguments(DENSE, plan, arguments=["--lr 3e-4", "--tokenizer-type GPT2BPETokenizer"]) == stored["arguments"]
+    told = ["--lr 3e-4", "--tokenizer-type GPT2BPETokenizer"]
+    assert arguments(DENSE, plan, arguments=told, steps=25) == stored["arguments"]
 
 
 def test_zero_stages_2_and_3_are_megatron_fsdp_which_refuses_a_single_queue_of_kernels():

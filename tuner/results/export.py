@@ -17,7 +17,7 @@ from meshtune.runners.programs.dialects.base import CannotExpress, Files
 from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load, load_part, schedulers
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
-from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.knobs import sized
@@ -83,8 +83,6 @@ class Export:
     job: JobSpec
     # Of the scheduler or the program that the format is for.
     options: Mapping[str, Any] = field(default_factory=dict)
-    # Of a scheduler's format: the format of the program that it starts, or "job"; see `started_by`.
-    program: str = ""
     # The measurement, as plain JSON values, and the program that it is of.
     setting: Mapping[str, Any] = field(default_factory=dict)
     measured_with: MeasuredWith | None = None
@@ -209,30 +207,37 @@ def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
 
 
 def started_by(export: Export, name: str) -> str:
-    """The format of the program that a format starts: its own, or of a scheduler what was asked for, else the spec's
-    where that can train. "job": the user's own launch, or else what measured the plan and trains nothing."""
-    kind = export.spec.workload.kind
+    """The format of the program that a format starts: its own, or of a scheduler that of the option `program`, by
+    default the spec's where that can train. "job": the user's own launch, or else what measured the plan and trains
+    nothing. Raises InvalidValue."""
     if name not in FORMATS or not FORMATS[name].script:
         return name
-    return export.program or (kind if kind in FORMATS and FORMATS[kind].program else "job")
+    kind, known = export.spec.workload.kind, ["job", *(one.name for one in FORMATS.values() if one.program)]
+    program = export.options.get("program") or (kind if kind in known else "job")
+    if program not in known:
+        raise InvalidValue([Problem("program", f"must be one of {', '.join(known)}, not {program!r}")])
+    return str(program)
 
 
 def _launched(export: Export, name: str) -> tuple[JobSpec, Mapping[str, Any]]:
     """What a scheduler starts, and the options that are left for the scheduler. Megatron's script is whole once per
     device, others start once per node."""
-    if (program := started_by(export, name)) == "job":
-        return export.job, export.options
+    program = started_by(export, name)
     own = {one.name for one in options_of(program)}
-    told = replace(export, options={key: value for key, value in export.options.items() if key in own})
-    files, cluster = FORMATS[program].render(told), export.cluster
-    if program == "deepspeed":
-        # Its own launcher would go to the other nodes by ssh.
-        line = _deepspeed_line(told, files, torchrun(cluster.nodes, cluster.devices_per_node))
-    else:
-        line = FORMATS[program].command(told, files)  # type: ignore[misc]  # a program has one
+    told, rest = (
+        {key: value for key, value in export.options.items() if (key in own) is mine} for mine in (True, False)
+    )
+    rest.pop("program", None)
+    if program == "job":
+        return export.job, rest
+    inner, command = replace(export, options=told), FORMATS[program].command
+    files, size = FORMATS[program].render(inner), (export.cluster.nodes, export.cluster.devices_per_node)
+    assert command is not None  # of a program
+    # DeepSpeed's own launcher would go to the other nodes by ssh.
+    line = _deepspeed_line(inner, files, torchrun(*size)) if program == "deepspeed" else command(inner, files)
     start = Start.DEVICE if program == "megatron" else Start.NODE
-    job = replace(export.job, command=("bash", "-c", line), files=files, env={}, start=start, time_limit_s=_LIMIT_S)
-    return job, {key: value for key, value in export.options.items() if key not in own}
+    once = {"command": ("bash", "-c", line), "files": files, "env": {}, "start": start}
+    return replace(export.job, **once, time_limit_s=_LIMIT_S), rest
 
 
 def _job_line(export: Export, files: Files) -> str:
@@ -336,9 +341,7 @@ FORMATS: Mapping[str, ExportFormat] = {
 }
 
 
-def export_of(
-    campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None, program: str = ""
-) -> Export:
+def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mapping[str, Any] | None = None) -> Export:
     """A measured plan, of a job that would run in `directory`. options: of what the format is for."""
     spec, trial = campaign.spec, entry.trial
     job = job_of(spec, trial.plan, trial.last.job_name, directory.resolve(), real=True)
@@ -347,7 +350,6 @@ def export_of(
         plan=trial.plan,
         job=replace(job, time_limit_s=_LIMIT_S) if spec.workload.kind == "command" else job,
         options=options or {},
-        program=program,
         setting={"campaign": campaign.id, **plain(ranked_views(campaign, [entry])[0])},
         measured_with=measured_with(spec, entry.measurement),
     )

@@ -87,9 +87,9 @@ interface ExportedProps {
 
 function Exported({ path, format, program, options, known }: ExportedProps) {
   const [given, give] = useState<Readonly<Record<string, string>>>({});
-  const option = Object.entries(given).filter(([, value]) => value !== "").map(([name, value]) => `${name}=${LISTS.includes(name) && !value.startsWith("[") ? JSON.stringify([value]) : value}`);
+  const option = Object.entries({ program, ...given }).filter(([, value]) => value !== "").map(([name, value]) => `${name}=${LISTS.includes(name) && !value.startsWith("[") ? JSON.stringify([value]) : value}`);
   const missing = options.filter(({ name, required }) => required && !given[name] && !known[name]);
-  const { data, problem, refresh } = useResource<ExportView>(missing.length > 0 ? null : withQuery(`${path}/exports/${format}`, { program, option }));
+  const { data, problem, refresh } = useResource<ExportView>(missing.length > 0 ? null : withQuery(`${path}/exports/${format}`, { option }));
   const length = /--train-(iters|samples)/.test(String(given.arguments ?? known.arguments));
   const asked = options.filter(({ name, asked, required }) => required || (asked && !known[name] && !(name === "steps" && length)));
   const others = options.filter((one) => !asked.includes(one));
@@ -117,7 +117,7 @@ function Exported({ path, format, program, options, known }: ExportedProps) {
       {asked.length > 0 && <div class="three" data-testid="needed">{asked.map(field)}</div>}
       {others.length > 0 && (
         <details data-testid="options">
-          <summary>Further options</summary>
+          <summary>More options</summary>
           <div class="three">{others.map(field)}</div>
         </details>
       )}
@@ -142,7 +142,7 @@ function Exported({ path, format, program, options, known }: ExportedProps) {
             </div>
           )}
           <div>
-            <Download path={withQuery(`${path}/archive`, { format, program, option })} name={`${path.split("/")[1]}-trial-${data.trial}-${format}.tar.gz`}>
+            <Download path={withQuery(`${path}/archive`, { format, option })} name={`${path.split("/")[1]}-trial-${data.trial}-${format}.tar.gz`}>
               Save all as one archive
             </Download>
           </div>
