@@ -27,7 +27,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.trial import TrialState
 from meshtune.tuner.results.calibrations import CalibrationView, calibration_view
-from meshtune.tuner.results.export import FORMATS, Role
+from meshtune.tuner.results.export import FORMATS
 from meshtune.tuner.results.export_options import ExportOption, options_of
 from meshtune.tuner.results.quantities import optional_time
 from meshtune.tuner.results.views import CatalogsView, catalogs_view, view_of
@@ -124,13 +124,11 @@ class ObjectiveEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatEntry:
-    """An export format. role: of a training program, a scheduler, the campaign's job, or data. program: the training
-    program that it is for; empty for none, and for the one that measured the setting. simulated: whether it applies to
-    simulated campaigns too."""
+    """An export format. program: the training program that it is for; empty for none, and for the one that measured the
+    setting. simulated: whether it applies to simulated campaigns too."""
 
     name: str
     words: str
-    role: Role
     program: str
     simulated: bool
     options: tuple[ExportOption, ...]

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.documents import plain
@@ -40,8 +40,6 @@ DTYPES = ("float32", "float16", "bfloat16")
 WRITTEN_DTYPE = "bfloat16"
 # What a scheduler is asked for, for a real launch: how long it takes is not known here.
 _LIMIT_S = 24 * 3600.0
-# What says how long a trial is, and not a training.
-_OF_TRIALS = ("steps", "warmup_steps")
 
 
 class NothingToExport(UserError, LookupError):
@@ -110,12 +108,14 @@ class Export:
         """The options, on top of those of the spec's workload where that has the format's name, but for the length of
         its trials; else of its number format."""
         if self.spec.workload.kind == name:
-            own = {key: value for key, value in self.spec.workload.options.items() if key not in _OF_TRIALS}
+            own = {
+                key: value for key, value in self.spec.workload.options.items() if key not in ("steps", "warmup_steps")
+            }
             return {**own, **self.options}
         dtype = workload_of(self.spec).dtype
         return {**({"dtype": dtype} if dtype in DTYPES else {}), **self.options}
 
-    def script(self, name: str) -> str:
+    def program(self, name: str) -> str:
         """The script, from wherever the files lie."""
         options = self.workload_options(name)
         script = Path(str(options.get("script") or PROGRAM))
@@ -141,9 +141,6 @@ class ExportView:
     handover: Handover | None
 
 
-Role = Literal["program", "scheduler", "job", "data"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportFormat:
     name: str
@@ -158,10 +155,6 @@ class ExportFormat:
     script: str = ""
     # The program that it is for; "" where that is the one that measured the plan, or none.
     program: str = ""
-
-    @property
-    def role(self) -> Role:
-        return "scheduler" if self.script else "program" if self.program else "job" if self.name == "job" else "data"
 
 
 def _dialect(
@@ -207,9 +200,8 @@ def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
 
 
 def started_by(export: Export, name: str) -> str:
-    """The format of the program that a format starts: its own, or of a scheduler that of the option `program`, by
-    default the spec's where that can train. "job": the user's own launch, or else what measured the plan and trains
-    nothing. Raises InvalidValue."""
+    """The format of the program that a format starts: its own; of a scheduler as the option `program` says, by default
+    the spec's. "job": the user's own launch, else what measured the plan and trains nothing. Raises InvalidValue."""
     if name not in FORMATS or not FORMATS[name].script:
         return name
     kind, known = export.spec.workload.kind, ["job", *(one.name for one in FORMATS.values() if one.program)]
@@ -220,8 +212,7 @@ def started_by(export: Export, name: str) -> str:
 
 
 def _launched(export: Export, name: str) -> tuple[JobSpec, Mapping[str, Any]]:
-    """What a scheduler starts, and the options that are left for the scheduler. Megatron's script is whole once per
-    device, others start once per node."""
+    """What a scheduler starts, and the options left for it. Only Megatron's script is whole once per device."""
     program = started_by(export, name)
     own = {one.name for one in options_of(program)}
     told, rest = (
@@ -236,8 +227,8 @@ def _launched(export: Export, name: str) -> tuple[JobSpec, Mapping[str, Any]]:
     # DeepSpeed's own launcher would go to the other nodes by ssh.
     line = _deepspeed_line(inner, files, torchrun(*size)) if program == "deepspeed" else command(inner, files)
     start = Start.DEVICE if program == "megatron" else Start.NODE
-    once = {"command": ("bash", "-c", line), "files": files, "env": {}, "start": start}
-    return replace(export.job, **once, time_limit_s=_LIMIT_S), rest
+    job = replace(export.job, command=("bash", "-c", line), files=files, env={}, start=start, time_limit_s=_LIMIT_S)
+    return job, rest
 
 
 def _job_line(export: Export, files: Files) -> str:
@@ -273,7 +264,7 @@ def _deepspeed_line(export: Export, files: Files, start: str = "") -> str:
     start = start or f"deepspeed {size} --no_local_rank"
     given = export.told("deepspeed")
     words = " ".join(filter(None, [words, shlex.join(given.arguments)]))
-    program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.script("deepspeed")
+    program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
     on_cpu = {"DS_ACCELERATOR": "cpu"} if spec.cluster.device.kind is DeviceKind.CPU else {}
     return f"{_environment({**on_cpu, **given.variables})}{start} {program} {words}"
 
@@ -291,7 +282,7 @@ def _accelerate_line(export: Export, files: Files) -> str:
     # accelerate/state.py: `use_cpu` of the file does not reach processes that torch's launcher starts.
     on_cpu = {"ACCELERATE_USE_CPU": "true"} if export.spec.cluster.device.kind is DeviceKind.CPU else {}
     environment = _environment({**on_cpu, **export.told("accelerate").variables})
-    return f"{environment}accelerate launch --config_file accelerate.yaml {several}{export.script('accelerate')}"
+    return f"{environment}accelerate launch --config_file accelerate.yaml {several}{export.program('accelerate')}"
 
 
 def _environment(variables: Mapping[str, str]) -> str:

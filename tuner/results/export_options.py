@@ -19,8 +19,8 @@ from meshtune.runners.registry import UnknownBackend, load, load_part
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
 from meshtune.search_spaces.knob_values import KnobValue
 
-# Of whoever starts it, so that no default can be right.
-_ASKED = frozenset(("script", "steps", "arguments", "image", "partition", "account", "queue", "project", "filesystems"))
+# What whoever starts it has to say: no default can be right.
+_ASKED = frozenset(["script", "steps", "arguments", "image", "partition", "account", "queue", "project", "filesystems"])
 _DTYPE = {"dtype": "number format; by default the one that was measured"}
 _PROGRAM = {
     "directory": "folder that relative paths are from, and where it starts",

@@ -1300,8 +1300,6 @@ export interface components {
             name: string;
             options: components["schemas"]["ExportOption"][];
             program: string;
-            /** @enum {string} */
-            role: "program" | "scheduler" | "job" | "data";
             simulated: boolean;
             words: string;
         };

@@ -11,6 +11,7 @@ import { ErrorState, LoadingState } from "../../ui/states";
 
 /** The program of the campaign itself: the user's launch, or else the job that measured the plan. */
 const JOB = "job";
+const DATA = "json";
 /** Options that are lists of texts; one text may be typed as it is. */
 const LISTS = ["arguments", "setup"];
 
@@ -43,12 +44,12 @@ type Own = Pick<CampaignView["spec"], "workload" | "runner">;
 
 function Exports({ path, formats, workload, runner }: Own & { path: string; formats: readonly FormatEntry[] }) {
   const named = (name: string) => formats.find((one) => one.name === name);
-  const programs = formats.filter(({ role }) => role === "program");
+  const programs = formats.filter((one) => one.program !== "");
   const usual = programs.find(({ name }) => [workload.kind, workload.framework].includes(name)) ?? programs[0]!;
   const [program, setProgram] = useState(workload.kind === "command" ? JOB : usual.name);
-  const places = formats.filter(({ role }) => role === "scheduler");
+  const places = formats.filter((one) => !one.simulated);
   const [chosen, setPlace] = useState(named(runner.kind === "kubernetes" ? "jobset" : runner.kind)?.name ?? "");
-  const place = named(program)!.role === "data" ? "" : chosen;
+  const place = program === DATA ? "" : chosen;
   const own = program === JOB ? [] : named(program)!.options;
   const options = [...own, ...(named(place)?.options.filter(({ name }) => !own.some((one) => one.name === name)) ?? [])];
   const known = { ...(place === runner.kind && runner), ...(program === workload.kind && { ...workload, steps: undefined }) };
@@ -58,8 +59,8 @@ function Exports({ path, formats, workload, runner }: Own & { path: string; form
       <div class="halves">
         <Field label="What runs it?">
           <select value={program} onChange={(event) => setProgram(event.currentTarget.value)} data-testid="program">
-            {[...programs, ...formats.filter(({ role }) => role === "job" || role === "data")].map((one) => (
-              <option key={one.name} value={one.name}>{one.name === JOB ? job : one.role === "data" ? `none: ${one.words}` : `${one.program}: ${one.words}`}</option>
+            {[...programs, ...formats.filter((one) => one.simulated && one.program === "")].map((one) => (
+              <option key={one.name} value={one.name}>{one.name === JOB ? job : `${one.program || one.name}: ${one.words}`}</option>
             ))}
           </select>
         </Field>
