@@ -133,8 +133,8 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     added = filled_in(options, extra.get("steps", NO_STEPS))
     arguments = {**arguments_of(model, plan, options), **added}
     told, comments = "# Fill in before a training:", list[str]()
-    if added:
-        comments.append(f"{told} {', '.join(render_lines(added))}.")
+    if unsaid := without(added, ["--train-iters"] * ("steps" in extra)):
+        comments.append(f"{told} {', '.join(render_lines(unsaid))}.")
     if not options.has_data:
         made_up = "Megatron-DeepSpeed makes none up" if options.through_deepspeed else "--mock-data is made up"
         comments.append(f"{told} your data and tokenizer (--data-path, --tokenizer-type ...); {made_up}.")

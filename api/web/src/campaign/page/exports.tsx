@@ -98,7 +98,7 @@ function Exported({ path, format, program, options, known }: ExportedProps) {
     const { name, meaning, required, default: usual, choices } = one;
     const said = known[name];
     const open = asked.includes(one) && !given[name] && !said;
-    const onChange = (event: { currentTarget: { value: string } }) => give({ ...given, [name]: event.currentTarget.value.trim() });
+    const onChange = ({ currentTarget: { value } }: { currentTarget: { value: string } }) => give((before) => ({ ...before, [name]: value.trim() }));
     return (
       <div key={name} class={open ? "to-set" : undefined}>
         <Field label={open ? `${name}: to be set` : name} hint={meaning} mistake={problem?.mistakes.find(({ pointer }) => pointer.split("/").includes(name))?.detail}>
