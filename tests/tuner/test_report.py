@@ -93,13 +93,14 @@ def test_the_first_section_is_the_answer_with_the_numbers_of_best(text, read):
 
 
 def test_every_setting_is_a_row_with_its_second_runs_folded_in(text):
-    rows = re.findall(r"<tr>(.*?)</tr>", text[text.rindex(">Every setting</h") : text.rindex(">Trials by node</h")])
+    table = text[text.rindex(">Every setting</h") :].partition("</table>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table)
     numbers = [int(row[1]) for each in rows if (row := re.match(r'<td class="number">(\d+)</td>', each))]
     assert numbers == [trial.number for trial in TRIALS if trial.origin is not Origin.CONFIRMATION]
     for entry in rank(CAMPAIGN, TRIALS):
         row = rows[1 + numbers.index(entry.trial.number)]
         assert f">{number(entry.objective.value)}<" in row
-        assert not entry.again or f">{len(entry.runs) - 1} of {len(entry.again)}, " in row
+        assert not entry.again or f">{len(entry.runs) - 1} of {len(entry.again)}<" in row
 
 
 def test_it_says_plainly_that_nothing_was_measured(read):

@@ -43,7 +43,8 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
         times = [next((one.time_s for one in parts if one.part == part), 0.0) for _, parts in profiled]
         if not any(times):
             continue
-        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
+        style: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
+        style["color"] = canvas.PARTS.get(part, colour)
         axes.barh(range(len(profiled)), times, left=begin, label=knob_words(part).replace("_", " "), **style)
         begin = [start + time for start, time in zip(begin, times, strict=True)]
     return canvas.finish(axes, "seconds of a step", columns=5, rows=[name for name, _ in profiled])

@@ -67,7 +67,7 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
         failure_section(space, trials, analysis.failures),
         forecast_section(analysis),
         *([_scaling(analysis.scaling)] if analysis.scaling else []),
-        Section(heading="Every setting", pictures=again, tables=[_every(campaign, trials, ranking)], new_page=True),
+        Section(heading="Every setting", pictures=again, tables=_every(campaign, trials, ranking), new_page=True),
         Section(heading="Trials by node", pictures=[drawn(progress.timeline(trials), "Trials by node")]),
         _asked(campaign, space),
         _environment(campaign, trials, analysis),
@@ -191,29 +191,25 @@ def _environment(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis
     )
 
 
-def _every(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked]) -> PageTable:
-    ranked, rows = {entry.trial.number: entry for entry in ranking}, []
+def _every(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked]) -> list[PageTable]:
+    ranked, rows, reasons = {entry.trial.number: entry for entry in ranking}, [], []
     unit, folded = yardstick_of(campaign.spec).unit, {one.number for entry in ranking for one in entry.again}
     for trial in (one for one in trials if one.number not in folded):
         entry, ended = ranked.get(trial.number), str(trial.verdict or trial.state).replace("_", " ")
         about = (str(trial.number), _setting(campaign.spec, trial.plan), ended)
         if entry is None:
-            reason = "" if trial.outcome is None else trial.outcome.reason[:200]
-            rows.append((*about, *[NONE] * 5, reason))
+            rows.append((*about, *[NONE] * 5))
+            reasons += [] if trial.outcome is None else [(about[0], trial.outcome.reason[:200])]
             continue
         again = f"{len(entry.runs) - 1} of {len(entry.again)}" if entry.again else NONE
-        if entry.confirmation is not None and entry.confirmation.change is not None:
-            again += f", {100 * entry.confirmation.change:+.1f} %"
         numbers = (number(entry.objective.value), NONE if entry.gain is None else f"{100 * entry.gain.value:+.1f} %")
         memory = _gibibytes(entry.measurement.fullest_rank_bytes)
-        rows.append((*about, *numbers, seconds(entry.step_time_s), memory, again, ""))
-    return PageTable(
-        columns=("trial", "setting", "outcome", unit, "gain", "step", "memory", "second runs", "reason"),
-        rows=rows,
-        numbers=frozenset({0, 3, 4, 5, 6, 7}),
-        long=frozenset({8}),
-        caption="By second runs where there are any (measured of tried, and their speed against the first run's).",
-    )
+        rows.append((*about, *numbers, seconds(entry.step_time_s), memory, again))
+    columns = ("trial", "setting", "outcome", unit, "gain", "step", "memory", "second runs")
+    caption = "By second runs where there are any (how many were measured, of those that were tried)."
+    ends = PageTable(columns=("trial", "reason"), rows=reasons, numbers=frozenset({0}), long=frozenset({1}))
+    every = PageTable(columns=columns, rows=rows, numbers=frozenset({0, 3, 4, 5, 6, 7}), caption=caption)
+    return [every, ends] if reasons else [every]
 
 
 def _comparison_section(comparison: Comparison) -> Section:
