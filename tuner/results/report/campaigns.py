@@ -205,8 +205,8 @@ def _every(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked
         numbers = (number(entry.objective.value), NONE if entry.gain is None else f"{100 * entry.gain.value:+.1f} %")
         memory = _gibibytes(entry.measurement.fullest_rank_bytes)
         rows.append((*about, *numbers, seconds(entry.step_time_s), memory, again))
-    columns = ("trial", "setting", "outcome", unit, "gain", "step", "memory", "second runs")
-    caption = "By second runs where there are any (how many were measured, of those that were tried)."
+    columns = ("trial", "setting", "outcome", unit, "gain", "step", "memory", "again")
+    caption = "By second runs where there are any (again: how many were measured, of those that were tried)."
     ends = PageTable(columns=("trial", "reason"), rows=reasons, numbers=frozenset({0}), long=frozenset({1}))
     every = PageTable(columns=columns, rows=rows, numbers=frozenset({0, 3, 4, 5, 6, 7}), caption=caption)
     return [every, ends] if reasons else [every]
