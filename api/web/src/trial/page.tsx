@@ -66,7 +66,7 @@ function Whole({ campaign, trial, path }: { campaign: CampaignView; trial: Trial
     <>
       <Header campaign={campaign} trial={trial} path={path} runs={runs} />
       <Tiles campaign={campaign} trial={trial} own={runs.find(({ number }) => number === trial.number)} />
-      {trial.verdict === "oom" && <p data-testid="mend">Less memory: a smaller micro-batch, more recomputation, a higher ZeRO stage, or more tensor, pipeline or context ranks.</p>}
+      {trial.verdict === "oom" && <p data-testid="mend">Less memory: a smaller micro-batch, more recomputation, a higher ZeRO stage, or more tensor or pipeline ranks.</p>}
       {measured === null ? (
         log
       ) : (

@@ -11,7 +11,6 @@ import { ErrorState, LoadingState } from "../../ui/states";
 
 /** The program of the campaign itself: the user's launch, or else the job that measured the plan. */
 const JOB = "job";
-const DATA = "json";
 /** Options that are lists of texts; one text may be typed as it is. */
 const LISTS = ["arguments", "setup"];
 
@@ -49,7 +48,7 @@ function Exports({ path, formats, workload, runner }: Own & { path: string; form
   const [program, setProgram] = useState(workload.kind === "command" ? JOB : usual.name);
   const places = formats.filter((one) => !one.simulated);
   const [chosen, setPlace] = useState(named(runner.kind === "kubernetes" ? "jobset" : runner.kind)?.name ?? "");
-  const place = program === DATA ? "" : chosen;
+  const place = program === "json" ? "" : chosen;
   const own = program === JOB ? [] : named(program)!.options;
   const options = [...own, ...(named(place)?.options.filter(({ name }) => !own.some((one) => one.name === name)) ?? [])];
   const known = { ...(place === runner.kind && runner), ...(program === workload.kind && { ...workload, steps: undefined }) };
@@ -79,7 +78,6 @@ function Exports({ path, formats, workload, runner }: Own & { path: string; form
 interface ExportedProps {
   path: string;
   format: string;
-  /** What a scheduler starts. */
   program: string;
   options: readonly ExportOption[];
   /** What the campaign says of the options. */
