@@ -105,7 +105,7 @@ function Exported({ path, format, program, options, known }: ExportedProps) {
               {choices.map((one) => <option key={one} value={one}>{one}</option>)}
             </select>
           ) : (
-            <input value={given[name] ?? ""} placeholder={typeof said === "object" ? JSON.stringify(said) : String(said ?? usual)} required={required} autocomplete="off" spellcheck={false} onChange={onChange} />
+            <input placeholder={typeof said === "object" ? JSON.stringify(said) : String(said ?? usual)} required={required} autocomplete="off" spellcheck={false} onChange={onChange} />
           )}
         </Field>
       </div>
