@@ -22,7 +22,7 @@ export function Expected({ trial }: { trial: TrialView }) {
     <Card title="Expected and measured" testid="expected">
       <TableFrame label="Expected and measured" dense>
         <thead>
-          <tr>{["", "expected", "measured", "which is"].map((head) => <th key={head} scope="col">{head || " "}</th>)}</tr>
+          <tr>{["", "expected", "measured", " "].map((head) => <th key={head} scope="col">{head}</th>)}</tr>
         </thead>
         <tbody>
           {rows.map(([name, ...cells]) => (
