@@ -21,7 +21,7 @@ export function Tiles({ campaign, trial, own }: { campaign: CampaignView; trial:
   const why = useResource<Explanation>(trial.verdict === "oom" ? withQuery(`campaigns/${encodeURIComponent(campaign.id)}/space/why`, { ...axes, knob }) : null);
   if (!measured || !own) {
     const { peak_bytes: peak, p_fits } = why.data?.prediction ?? {};
-    const needs = peak && <Tile label="Predicted memory, fullest rank" testid="tile-predicted" value={<>{bytes(peak.value)} <span class="unit">({interval(peak.low, peak.high, bytes)}){of}</span></>} note={`fits with ${probability(p_fits)}`} />;
+    const needs = peak && <Tile {...tile} label="Predicted memory, fullest rank" testid="tile-predicted" value={<>{bytes(peak.value)} <span class="unit">({interval(peak.low, peak.high, bytes)}){of}</span></>} note={`fits with ${probability(p_fits)}`} />;
     return memory || needs ? <div class="tiles two-up" data-testid="tiles">{needs}{memory}</div> : null;
   }
   const goal = goalOf(campaign);
