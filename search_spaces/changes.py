@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshtune.search_spaces.knob_values import same_value, word
-from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
+from meshtune.search_spaces.plan import AXES, PLAN_FIELDS, Plan
 
 # A value of an axis or a knob; None: of a knob that is inactive.
 Value = bool | int | float | str | None
@@ -35,6 +35,16 @@ Moves = tuple[Change, ...]
 def value_word(value: Value) -> str:
     """For people."""
     return "inactive" if value is None else word(value)
+
+
+def knob_words(name: str) -> str:
+    """An axis or a knob, as tables, charts and reports show it."""
+    return next((axis.words for axis in AXES if axis.name == name), name)
+
+
+def words_of(changes: Moves) -> str:
+    """For tables, charts and reports."""
+    return ", ".join(f"{knob_words(o.knob)} {value_word(o.before)} \u2192 {value_word(o.after)}" for o in changes)
 
 
 def value_in(plan: Plan, name: str) -> Value:

@@ -43,12 +43,12 @@ def test_it_opens_from_a_folder_and_asks_for_nothing(opened, theme, width):
     page = opened(color_scheme=theme, viewport={"width": width, "height": 900})
     expect(page.get_by_role("heading", level=1)).to_have_text("failing")
     expect(page.get_by_role("note")).to_contain_text("Simulated")
-    page.get_by_role("link", name="Every trial").click()
-    expect(page.get_by_role("heading", name="Every trial")).to_be_in_viewport()
+    page.get_by_role("link", name="Every setting").click()
+    expect(page.get_by_role("heading", name="Every setting")).to_be_in_viewport()
     expect(page.get_by_text(HOSTILE)).to_be_visible()
     expect(page.get_by_role("img", name="Best so far")).to_be_attached()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 22, 22)"
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 15, 14)"
     assert dark == (theme == "dark")
 
 
@@ -69,3 +69,13 @@ def test_it_prints_on_several_pages_of_a4(opened, tmp_path):
     assert pages > 1
     boxes = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox\s*\[([^\]]*)\]", printed)}
     assert {(round(width), round(height)) for _, _, width, height in boxes} == {(595, 842)}
+
+
+def test_a_setting_of_the_table_is_one_line_on_paper(opened):
+    """On the width of a page of A4 between its margins."""
+    page = opened(viewport={"width": 688, "height": 1000})
+    page.emulate_media(media="print")
+    table = page.get_by_role("region", name="By second runs where there are any").get_by_role("table")
+    broken = "(rows) => rows.filter((row) => row.cells[1].getBoundingClientRect().height > 24).length"
+    assert table.locator("tbody tr").evaluate_all(broken) == 0
+    assert table.evaluate("(table) => table.getBoundingClientRect().right <= innerWidth")

@@ -88,7 +88,8 @@ def test_a_plan_in_megatron_s_words(stored):
         recompute="full",
         recompute_interval=2,
     )
-    assert arguments(DENSE, plan, arguments=["--lr 3e-4", "--tokenizer-type GPT2BPETokenizer"]) == stored["arguments"]
+    told = ["--lr 3e-4", "--tokenizer-type GPT2BPETokenizer"]
+    assert arguments(DENSE, plan, arguments=told, steps=25) == stored["arguments"]
 
 
 def test_zero_stages_2_and_3_are_megatron_fsdp_which_refuses_a_single_queue_of_kernels():
@@ -328,8 +329,8 @@ def test_what_the_user_s_script_had_survives_import_and_export():
 @pytest.mark.parametrize("flavour", Flavour)
 def test_an_export_has_what_megatron_needs_to_start_and_names_what_is_to_be_filled_in(flavour):
     files = render(DENSE, Plan(dp=16), CLUSTER, {"flavour": str(flavour)})
-    assert {"--lr 1.0e-4", "--train-iters 25"} <= set(files["megatron-args.txt"].splitlines())
-    assert "# Fill in before a training: --lr 1.0e-4, --train-iters 25 only let" in files["launch.sh"]
+    assert {"--lr 1.0e-4", "--train-iters STEPS"} <= set(files["megatron-args.txt"].splitlines())
+    assert "# Fill in before a training: --lr 1.0e-4, --train-iters STEPS." in files["launch.sh"]
     assert "# Fill in before a training: your data and tokenizer" in files["launch.sh"]
     told = arguments(DENSE, Plan(dp=16), flavour=str(flavour), arguments=["--train-samples 1000", "--lr 1"])
     assert not any(line.startswith("--train-iters") for line in told)

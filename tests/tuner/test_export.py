@@ -18,6 +18,7 @@ from meshtune.runners.base import JobSpec, Start
 from meshtune.runners.json_files import write_files
 from meshtune.runners.outcome import Verdict, read_result
 from meshtune.runners.programs.dialects.base import CannotExpress
+from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.cluster import DeviceKind
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import CampaignState
@@ -29,6 +30,7 @@ from meshtune.tuner.results.export import (
     export_files,
     export_of,
     handover_of,
+    note_of,
 )
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.specs.document import parse_yaml
@@ -188,7 +190,8 @@ def test_the_command_writes_a_format_with_its_options_and_nothing_for_a_mistake(
     assert not (tmp_path / "out").exists()
     done = export("--format", "slurm", "--option", "partition=gpu", "--option", "setup=[module load x, y]")
     assert done.out.splitlines() == [f"wrote out/{name}" for name in ("plan.json", "gang.json", "job.sbatch")]
-    assert done.err == "start it in out: sbatch job.sbatch\n"
+    assert done.err.startswith("start it in out: sbatch job.sbatch\n")
+    assert "trains nothing" in done.err
     script = (tmp_path / "out" / "job.sbatch").read_text()
     assert "#SBATCH --partition=gpu" in script
     assert "\nmodule load x\ny\n" in script
@@ -303,3 +306,38 @@ def test_another_program_gets_the_variables_and_the_warning_names_the_rest(with_
     handover = handover_of(export, "megatron")
     assert handover is not None
     assert "knobs there, not told here: bucket = 5000, flash = on" in handover.differs
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("megatron", "bash launch.sh"),
+        ("deepspeed", "torchrun --nnodes 1 --nproc_per_node 2 /tmp/train.py"),
+        ("torchtitan", "-m torchtitan.train"),
+    ],
+)
+def test_a_scheduler_starts_the_training_of_the_program_that_was_measured(
+    with_knobs: Any, kind: str, words: str
+) -> None:
+    export = with_knobs(kind)
+    files = export_files(export, "slurm")
+    assert files.keys() > export_files(export, kind).keys()
+    assert words in json.loads(files["gang.json"])["command"][-1]
+    assert "--train-iters 25" not in "".join(files.values())
+    assert note_of(export, "slurm") == ""
+    # What measured it is there by its name, and says what it is.
+    measures = replace(export, options={"program": "job"})
+    assert json.loads(export_files(measures, "slurm")["gang.json"])["command"] == list(export.job.command)
+    assert "trains nothing" in note_of(measures, "slurm")
+
+
+def test_a_scheduler_starts_another_program_with_its_options_and_its_warning(setting: Any) -> None:
+    options = {"program": "megatron", "steps": 5000, "script": "/my/pretrain.py", "partition": "gpu"}
+    export = setting(options=options)
+    files = export_files(export, "slurm")
+    assert "--train-iters 5000" in files["launch.sh"]
+    assert "/my/pretrain.py" in files["launch.sh"]
+    assert "#SBATCH --partition=gpu" in files["job.sbatch"]
+    assert handover_of(export, "slurm").program == "Megatron"
+    with pytest.raises(InvalidValue, match="program: must be one of job, megatron"):
+        export_files(setting(options={"program": "megatro"}), "slurm")

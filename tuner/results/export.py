@@ -17,7 +17,7 @@ from meshtune.runners.programs.dialects.base import CannotExpress, Files
 from meshtune.runners.programs.workloads.knobs import arguments, keys, variables
 from meshtune.runners.registry import SIMULATED, WORKLOADS, Scheduler, UnknownBackend, load, load_part, schedulers
 from meshtune.runners.schedulers.batch.launch_wrapper import GANG_FILE, render_gang
-from meshtune.search_spaces.checks import Problem, UserError, did_you_mean
+from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec, DeviceKind
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.knobs import sized
@@ -26,7 +26,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, job_of, workload_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.results.export_options import ToldKnobs, tell, with_keys
+from meshtune.tuner.results.export_options import ToldKnobs, options_of, tell, with_keys
 from meshtune.tuner.results.handover import Handover, MeasuredWith, dtype_of, measured_with, origin_verb, warned
 from meshtune.tuner.results.launch import LAUNCH_FILE, launch_script, torchrun
 from meshtune.tuner.results.ranking import Ranked, rank
@@ -105,12 +105,15 @@ class Export:
         return tuple(f"{knob.name} = {word(self.plan.knobs[knob.name])}" for knob in named)
 
     def workload_options(self, name: str) -> dict[str, Any]:
-        """The options, on top of those of the spec's workload where that has the format's name, else of its number
-        format."""
+        """The options, on top of those of the spec's workload where that has the format's name, but for the length of
+        its trials; else of its number format."""
         if self.spec.workload.kind == name:
-            return {**self.spec.workload.options, **self.options}
-        own = workload_of(self.spec).dtype
-        return {**({"dtype": own} if own in DTYPES else {}), **self.options}
+            own = {
+                key: value for key, value in self.spec.workload.options.items() if key not in ("steps", "warmup_steps")
+            }
+            return {**own, **self.options}
+        dtype = workload_of(self.spec).dtype
+        return {**({"dtype": dtype} if dtype in DTYPES else {}), **self.options}
 
     def program(self, name: str) -> str:
         """The script, from wherever the files lie."""
@@ -181,18 +184,51 @@ def _dialect(
 
 
 def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
-    """A scheduler's script beside the job's files."""
+    """A scheduler's script beside the files of what it starts."""
     command, script = f"{scheduler.send} {scheduler.script_file}", scheduler.script_file
 
     def render(export: Export) -> Files:
-        spec, gang = export.spec, {GANG_FILE: render_gang(export.job)} if scheduler.runner else {}
+        spec, (job, options) = export.spec, _launched(export, name)
+        gang = {GANG_FILE: render_gang(job)} if scheduler.runner else {}
         own = spec.runner.options if spec.runner.kind == name else {}
         # As the runner of that kind does: a script alone does not know what a device is.
         devices = {"gres": "gpu"} if name == "slurm" and spec.cluster.device.kind is not DeviceKind.CPU else {}
-        text = load_part(name, "script")(export.job, {**devices, **own, **export.options})
-        return {**export.job.files, **gang, script: text}
+        text = load_part(name, "script")(job, {**devices, **own, **options})
+        return {**job.files, **gang, script: text}
 
     return ExportFormat(name=name, words=scheduler.words, render=render, command=lambda *_: command, script=script)
+
+
+def started_by(export: Export, name: str) -> str:
+    """The format of the program that a format starts: its own; of a scheduler as the option `program` says, by default
+    the spec's. "job": the user's own launch, else what measured the plan and trains nothing. Raises InvalidValue."""
+    if name not in FORMATS or not FORMATS[name].script:
+        return name
+    kind, known = export.spec.workload.kind, ["job", *(one.name for one in FORMATS.values() if one.program)]
+    program = export.options.get("program") or (kind if kind in known else "job")
+    if program not in known:
+        raise InvalidValue([Problem("program", f"must be one of {', '.join(known)}, not {program!r}")])
+    return str(program)
+
+
+def _launched(export: Export, name: str) -> tuple[JobSpec, Mapping[str, Any]]:
+    """What a scheduler starts, and the options left for it. Only Megatron's script is whole once per device."""
+    program = started_by(export, name)
+    own = {one.name for one in options_of(program)}
+    told, rest = (
+        {key: value for key, value in export.options.items() if (key in own) is mine} for mine in (True, False)
+    )
+    rest.pop("program", None)
+    if program == "job":
+        return export.job, rest
+    inner, command = replace(export, options=told), FORMATS[program].command
+    files, size = FORMATS[program].render(inner), (export.cluster.nodes, export.cluster.devices_per_node)
+    assert command is not None  # of a program
+    # DeepSpeed's own launcher would go to the other nodes by ssh.
+    line = _deepspeed_line(inner, files, torchrun(*size)) if program == "deepspeed" else command(inner, files)
+    start = Start.DEVICE if program == "megatron" else Start.NODE
+    job = replace(export.job, command=("bash", "-c", line), files=files, env={}, start=start, time_limit_s=_LIMIT_S)
+    return job, rest
 
 
 def _job_line(export: Export, files: Files) -> str:
@@ -216,7 +252,7 @@ def _job_files(export: Export) -> Files:
     return {**export.job.files, **({LAUNCH_FILE: launch_script(export.job)} if is_users else {})}
 
 
-def _deepspeed_line(export: Export, files: Files) -> str:
+def _deepspeed_line(export: Export, files: Files, start: str = "") -> str:
     spec, own = export.spec, export.workload_options("deepspeed")
     words = "--deepspeed_config ds_config.json"
     if spec.workload.kind == "deepspeed":
@@ -224,12 +260,13 @@ def _deepspeed_line(export: Export, files: Files) -> str:
             spec.model, export.plan, spec.seed, own
         )
     size = f"--num_nodes {export.cluster.nodes} --num_gpus {export.cluster.devices_per_node}"
+    # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
+    start = start or f"deepspeed {size} --no_local_rank"
     given = export.told("deepspeed")
     words = " ".join(filter(None, [words, shlex.join(given.arguments)]))
     program = f"--module {shlex.quote(str(own['module']))}" if own.get("module") else export.program("deepspeed")
     on_cpu = {"DS_ACCELERATOR": "cpu"} if spec.cluster.device.kind is DeviceKind.CPU else {}
-    # As in trials, the script learns its rank from LOCAL_RANK, and need not know the argument.
-    return f"{_environment({**on_cpu, **given.variables})}deepspeed {size} --no_local_rank {program} {words}"
+    return f"{_environment({**on_cpu, **given.variables})}{start} {program} {words}"
 
 
 def _torchtitan_line(export: Export, files: Files) -> str:
@@ -312,9 +349,11 @@ def export_of(campaign: Campaign, entry: Ranked, directory: Path, options: Mappi
 def note_of(export: Export, name: str) -> str:
     """What people would take the files for who do not know; empty where they are what they seem."""
     if export.spec.runner.kind != SIMULATED:
-        workload, form = export.spec.workload, FORMATS[name]
-        own = workload.kind == "command" and (form.script or name == "job")
-        steps = own and "{steps}" in str([workload.options.get(key) for key in ("command", "env", "files")])
+        if started_by(export, name) != "job":
+            return ""
+        if (workload := export.spec.workload).kind != "command":
+            return "This is what measured the plan: it trains nothing. The formats of training programs train."
+        steps = "{steps}" in str([workload.options.get(key) for key in ("command", "env", "files")])
         told = "write your own there, and {steps} into workload.trial_arguments"
         return f"The command has the number of a trial's steps, in place of the launch's: {told}." if steps else ""
     if name != "job":
@@ -328,6 +367,7 @@ def note_of(export: Export, name: str) -> str:
 def handover_of(export: Export, name: str) -> Handover | None:
     """What there is to say of a plan in this format; None where the format is for the program that measured it, or
     for none."""
+    name = started_by(export, name)
     format, measured = FORMATS.get(name), export.measured_with
     if format is None or not format.program or measured is None or export.spec.workload.kind == name:
         return None

@@ -19,6 +19,8 @@ from meshtune.runners.registry import UnknownBackend, load, load_part
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_json
 from meshtune.search_spaces.knob_values import KnobValue
 
+# What whoever starts it has to say: no default can be right.
+_ASKED = frozenset(["script", "steps", "arguments", "image", "partition", "account", "queue", "project", "filesystems"])
 _DTYPE = {"dtype": "number format; by default the one that was measured"}
 _PROGRAM = {
     "directory": "folder that relative paths are from, and where it starts",
@@ -31,9 +33,10 @@ _PROGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
         "meshtune.runners.programs.megatron.options:MegatronOptions",
         {
             "script": "the program",
+            "steps": "steps of the training (--train-iters)",
             "flavour": "whose arguments: Megatron-LM's or Megatron-DeepSpeed's",
             **_DTYPE,
-            "arguments": "further arguments of the program: [--lr 1e-4]",
+            "arguments": "further arguments, of data and learning rate above all: [--lr 1e-4, --data-path /data/x]",
             "setup": "lines of bash that come first: [module load cuda]",
             **_PROGRAM,
         },
@@ -70,11 +73,13 @@ _FLAG = "meshtune.runners.programs.torchtitan.workload:flag_of"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOption:
     """One option of a format. default: as text, YAML as `--option name=value` takes it; empty where the option then
-    says nothing, or the campaign's own value holds. choices: all values, where they are few."""
+    says nothing, or the campaign's own value holds. choices: all values, where they are few. asked: whoever starts the
+    plan has to say it, such as a path or an account, where the campaign does not."""
 
     name: str
     meaning: str
     required: bool
+    asked: bool
     default: str
     choices: tuple[str, ...]
 
@@ -97,7 +102,8 @@ def options_of(format: str) -> tuple[ExportOption, ...]:
             name=name,
             meaning=meaning,
             required=(field := by_name[name]).default is MISSING and field.default_factory is MISSING,
-            default="" if name == "dtype" else _text(field.default),
+            asked=name in _ASKED,
+            default="" if name in ("dtype", "steps") else _text(field.default),
             choices=tuple(map(str, type(field.default))) if isinstance(field.default, StrEnum) else (),
         )
         for name, meaning in meanings.items()

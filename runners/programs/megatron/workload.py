@@ -61,6 +61,8 @@ from meshtune.search_spaces.routing import Routing
 
 ARGUMENTS_FILE = "megatron-args.txt"
 LAUNCH_FILE = "launch.sh"
+# In place of the steps of a training that nobody told: Megatron refuses it.
+NO_STEPS = "STEPS"
 _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 PATTERNS = Patterns(TABLE.lists["log"])
 # Megatron's default is 0.1.
@@ -90,12 +92,12 @@ def _useful(plan: Plan, options: MegatronOptions) -> Arguments:
     return without(given, refused)
 
 
-def filled_in(options: MegatronOptions) -> Arguments:
-    """What Megatron starts without only to fail, where the user does not say it: a learning rate and a length
+def filled_in(options: MegatronOptions, steps: object) -> Arguments:
+    """What Megatron starts without only to fail, where the user does not say it: a learning rate, and so many steps
     (megatron/training/training.py, get_optimizer_param_scheduler, d98e8a64: float(args.lr), and "either train-iters or
     train-samples should be provided"; megatron/training.py of Megatron-DeepSpeed alike)."""
     given = options.given
-    length = {} if {"--train-iters", "--train-samples"} & given.keys() else {"--train-iters": (str(options.steps),)}
+    length = {} if {"--train-iters", "--train-samples"} & given.keys() else {"--train-iters": (str(steps),)}
     return {**({} if "--lr" in given else {"--lr": (LEARNING_RATE,)}), **length}
 
 
@@ -128,11 +130,11 @@ def render(model: ModelSpec, plan: Plan, cluster: ClusterSpec, extra: Mapping[st
     """The files that train `model` under `plan`, with all that Megatron needs to start; what the user did not say of it
     is named in a comment. extra: MegatronOptions. Raises CannotExpress, InvalidValue."""
     options = read_value(MegatronOptions, dict(extra))
-    added = filled_in(options)
+    added = filled_in(options, extra.get("steps", NO_STEPS))
     arguments = {**arguments_of(model, plan, options), **added}
     told, comments = "# Fill in before a training:", list[str]()
-    if added:
-        comments.append(f"{told} {', '.join(render_lines(added))} only let the program start.")
+    if unsaid := without(added, ["--train-iters"] * ("steps" in extra)):
+        comments.append(f"{told} {', '.join(render_lines(unsaid))}.")
     if not options.has_data:
         made_up = "Megatron-DeepSpeed makes none up" if options.through_deepspeed else "--mock-data is made up"
         comments.append(f"{told} your data and tokenizer (--data-path, --tokenizer-type ...); {made_up}.")

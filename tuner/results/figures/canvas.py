@@ -23,9 +23,9 @@ from meshtune.tuner.campaign.units import Estimate, number
 
 # Inches: the width of a printed page's text.
 WIDTH, HEIGHT = 7.2, 3.4
-# Okabe and Ito's colours, which people with any colour blindness tell apart.
+# Okabe and Ito's colours, which people with any colour blindness tell apart, but for the page's blue and red.
 BLACK, GREY, LIGHT = "#000000", "#666666", "#cccccc"
-BLUE, VERMILLION, GREEN, ORANGE = "#0072b2", "#d55e00", "#009e73", "#e69f00"
+BLUE, VERMILLION, GREEN, ORANGE = "#1f68c0", "#c33131", "#009e73", "#e69f00"
 SKY, PURPLE, YELLOW = "#56b4e9", "#cc79a7", "#f0e442"
 
 
@@ -52,9 +52,9 @@ class Marker:
 MARKS: Mapping[Verdict, Marker] = {
     Verdict.OK: Marker("o", BLUE, "measured"),
     Verdict.OOM: Marker("x", VERMILLION, "out of memory"),
-    Verdict.CRASHED: Marker("s", PURPLE, "crashed"),
+    Verdict.CRASHED: Marker("s", "#c2581f", "crashed"),
     Verdict.TIMED_OUT: Marker("^", ORANGE, "over its time limit"),
-    Verdict.PRUNED: Marker("v", SKY, "given up as slower", hollow=True),
+    Verdict.PRUNED: Marker("v", "#7d7b74", "given up as slower", hollow=True),
     Verdict.CANCELLED: Marker("+", GREY, "cancelled"),
     Verdict.LOST: Marker("D", GREY, "lost with its node", hollow=True),
     Verdict.ILLEGAL: Marker("*", BLACK, "refused by its program"),
@@ -66,6 +66,9 @@ SERIES: Sequence[tuple[str, str]] = (
     *((BLUE, ""), (ORANGE, "///"), (GREEN, "|||"), (VERMILLION, "\\\\\\"), (SKY, "xx"), (PURPLE, "++")),
     *((YELLOW, "//"), (GREY, "--"), (BLACK, "")),
 )
+# As the page has them (charts.css).
+PARTS = {"compute": "#2a78d6", "tp": "#7c4dbd", "cp": "#a8479b", "ep": "#b3476b", "send_receive": "#a8730a"}
+PARTS |= {"dp": "#0f8577", "optimizer": "#5f7a1c", "bubble": "#8a8880"}
 # Held while matplotlib's settings are those of an SVG: they are the process's.
 _saving = threading.Lock()
 _NO_XML = re.compile("[^\t\n -~\u00a0-\ud7ff\ue000-\ufffd]")

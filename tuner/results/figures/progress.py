@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED, Verdict
-from meshtune.search_spaces.changes import value_word
+from meshtune.search_spaces.changes import knob_words, value_word
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
@@ -98,7 +98,7 @@ def out_of_memory_by_knob(knobs: Sequence[KnobMemory]) -> Figure:
             at = len(names)
             axes.barh(at, 100 * one.share, color=canvas.VERMILLION, edgecolor="white", hatch="///", height=0.7)
             axes.text(100 * one.share + 1, at, f"{one.oom} of {one.plans}", va="center", fontsize=8)
-            names.append(f"{knob.knob} = {value_word(one.value)}")
+            names.append(f"{knob_words(knob.knob)} = {value_word(one.value)}")
         names.append("")
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 112)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from meshtune.runners.outcome import FAILED
-from meshtune.search_spaces.changes import value_in, value_word
+from meshtune.search_spaces.changes import knob_words, value_in, value_word, words_of
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
@@ -43,8 +43,9 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
         times = [next((one.time_s for one in parts if one.part == part), 0.0) for _, parts in profiled]
         if not any(times):
             continue
-        style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
-        axes.barh(range(len(profiled)), times, left=begin, label=part.replace("_", " "), **style)
+        style: dict[str, Any] = {"hatch": hatch, "edgecolor": "white", "linewidth": 0.5, "height": 0.7}
+        style["color"] = canvas.PARTS.get(part, colour)
+        axes.barh(range(len(profiled)), times, left=begin, label=knob_words(part).replace("_", " "), **style)
         begin = [start + time for start, time in zip(begin, times, strict=True)]
     return canvas.finish(axes, "seconds of a step", columns=5, rows=[name for name, _ in profiled])
 
@@ -87,7 +88,7 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
             style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "height": 0.7}
             axes.barh(rows, [one.value for one in gains], label=str(evidence), **style)
             canvas.whiskers(axes, rows, gains, lying=True, fmt="none", ecolor=canvas.BLACK, capsize=2)
-    canvas.name_ticks(axes.yaxis, [" with ".join(map(str, one.moves)) for one in shown], fontsize=8)
+    canvas.name_ticks(axes.yaxis, [words_of(one.moves) for one in shown], fontsize=8)
     axes.set_ylim(max(len(shown), 6) - 0.4, -0.6)
     axes.axvline(0, color=canvas.BLACK, linewidth=0.8)
     more = f" ({len(effects) - len(shown)} smaller ones are not shown)" if len(effects) > len(shown) else ""
@@ -98,7 +99,9 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
 def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) -> Figure:
     """The best first run of every pair of values of two axes or knobs; a cross where all that was tried failed."""
     yardstick = yardstick_of(campaign.spec)
-    axes = canvas.new_figure(f"Best of each {across} and {up}, {yardstick.unit}", height=1.2 * canvas.HEIGHT)
+    axes = canvas.new_figure(
+        f"Best of each {knob_words(across)} and {knob_words(up)}, {yardstick.unit}", height=1.2 * canvas.HEIGHT
+    )
     axes.grid(False)
     cells: dict[tuple[str, str], list[Trial]] = {}
     values: list[dict[str, object]] = [{}, {}]
@@ -131,7 +134,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
             axes.text(column_at, row_at, f"{value:.4g}", ha="center", va="center", fontsize=7, color=colour)
     canvas.name_ticks(axes.xaxis, columns, fontsize=8)
     canvas.name_ticks(axes.yaxis, rows, fontsize=8)
-    return canvas.finish(axes, across, up)
+    return canvas.finish(axes, knob_words(across), knob_words(up))
 
 
 def scaling(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from meshtune.search_spaces.changes import value_word
+from meshtune.search_spaces.changes import knob_words, value_word, words_of
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import percent
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
+from meshtune.tuner.results.analysis.knob_effects import Evidence
 from meshtune.tuner.results.analysis.memory_failures import memory_failures
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.report.page import PageTable, Section, drawn
@@ -21,20 +22,21 @@ MAX_CULPRITS, MAX_KNOBS = 3, 5
 def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis) -> Section:
     """Why the best plans win, what changes are worth, which knobs matter, and the best of the two that matter most."""
     prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in analysis.winners]
+    sure = sorted(analysis.effects, key=lambda one: (one.evidence is Evidence.PREDICTED, -one.gain.low))
     known = analysis.sensitivity
-    pictures = [drawn(settings.knob_effects(analysis.effects), "What a change of a knob is worth")]
+    pictures = [drawn(settings.knob_effects(sure), "What a change of a knob is worth")]
     tables = []
     if known.nothing:
         prose.append(f"Which knobs matter is not known: {known.nothing}.")
     else:
-        rows = [(one.knob, percent(one.share)) for one in known.importances]
+        rows = [(knob_words(one.knob), percent(one.share)) for one in known.importances]
         caption = f"Share of the variance in speed that each knob explains ({known.method} on {known.plans} plans)"
         tables.append(PageTable(columns=("knob", "share"), rows=rows, numbers=frozenset({1}), caption=caption))
         if len(known.importances) > 1:
             across, up = (one.knob for one in known.importances[:2])
             figure = settings.heat_map(campaign, trials, across, up)
-            pictures.append(drawn(figure, f"Best of each {across} and {up}"))
-    return Section(heading="What matters", prose=prose, pictures=pictures, tables=tables, new_page=True)
+            pictures.append(drawn(figure, f"Best of each {knob_words(across)} and {knob_words(up)}"))
+    return Section(heading="Why", prose=prose, pictures=pictures, tables=tables)
 
 
 def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -> Section:
@@ -51,12 +53,12 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
         return Section(heading="Failures", prose=prose, pictures=pictures)
     worst = max(knobs[0].values, key=lambda one: (one.share, one.plans))
     counts = f"{worst.oom} of the {worst.plans} plans that had it"
-    prose.append(f"Out of memory goes with {knobs[0].knob} = {value_word(worst.value)} the most: {counts}.")
+    prose.append(f"Out of memory goes with {knob_words(knobs[0].knob)} = {value_word(worst.value)} the most: {counts}.")
     culprits = ((knob.knob, one) for knob in knobs for one in knob.culprits)
     for _, one in islice(culprits, MAX_CULPRITS):
         against = f", and the other way round in {one.against}" if one.against else ""
         pairs = "1 pair" if one.pairs == 1 else f"{one.pairs} pairs"
-        prose.append(f"All else equal, {one.change} made a plan run out of memory in {pairs}{against}.")
+        prose.append(f"All else equal, {words_of((one.change,))} made a plan run out of memory in {pairs}{against}.")
     pictures.append(
         drawn(
             progress.out_of_memory_by_knob(knobs),
@@ -64,7 +66,7 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
             caption="Every plan counts once, with all else that it had; only the pairs above differ in one knob alone.",
         )
     )
-    rows = [(knob.knob, percent(knob.explained)) for knob in knobs[:MAX_KNOBS]]
+    rows = [(knob_words(knob.knob), percent(knob.explained)) for knob in knobs[:MAX_KNOBS]]
     caption = "How much of what ran out of memory and what fitted the value of one knob tells (eta squared)"
     tables = [PageTable(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
     return Section(heading="Failures", prose=prose, pictures=pictures, tables=tables)

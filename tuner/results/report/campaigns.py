@@ -1,4 +1,4 @@
-"""The report of campaigns: what was asked, what was found and how sure that is, and every trial.
+"""The report of campaigns: the answer, why it is the answer, and what both rest on, down to every setting.
 
 Its numbers are those of `best`, `analyze` and the comparison, from the same values. Pure.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import yaml
 
 from meshtune.runners.hardware import kinds_text
+from meshtune.search_spaces.changes import plan_changes, words_of
+from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
-from meshtune.tuner.campaign.spec import document_of, space_of
+from meshtune.tuner.campaign.spec import CampaignSpec, document_of, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.campaign.units import Estimate, gibibytes, moment, number, percent, seconds
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
@@ -22,12 +25,11 @@ from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.figures import progress, settings
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.report.analysis import failure_section, forecast_section, matter_section
-from meshtune.tuner.results.report.page import PageTable, Section, drawn, page
+from meshtune.tuner.results.report.page import PageTable, Picture, Section, drawn, page
 from meshtune.tuner.results.sizes import SizePoint
 from meshtune.tuner.results.winners import Winners, winners_of
 
 SIMULATED = "Simulated: nothing below was measured on any device."
-OTHERS = 3
 NONE = "-"
 
 
@@ -56,21 +58,20 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
     winners, analysis = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
     # Complete: presets written out, defaults filled in.
     spec_text = yaml.safe_dump(document_of(campaign.spec), sort_keys=False, width=100)
+    again = [drawn(progress.second_runs(ranking), "First and second runs")] if any(e.again for e in ranking) else []
+    why = matter_section(campaign, trials, analysis)
     return [
-        _asked(campaign, space),
+        _answer(campaign, winners, ranking),
+        replace(why, pictures=[*_parts(winners, ranking), *why.pictures]),
         _state(campaign, trials),
-        _found(campaign, winners, ranking),
-        Section(heading="Best so far", pictures=[drawn(progress.best_so_far(campaign, trials), "Best so far")]),
-        matter_section(campaign, trials, analysis),
         failure_section(space, trials, analysis.failures),
-        _parts(winners, ranking),
         forecast_section(analysis),
-        _again(ranking),
         *([_scaling(analysis.scaling)] if analysis.scaling else []),
+        Section(heading="Every setting", pictures=again, tables=_every(campaign, trials, ranking), new_page=True),
         Section(heading="Trials by node", pictures=[drawn(progress.timeline(trials), "Trials by node")]),
+        _asked(campaign, space),
         _environment(campaign, trials, analysis),
-        Section(heading="Every trial", tables=[_every(campaign, trials)], new_page=True),
-        Section(heading="The spec", verbatim=spec_text, new_page=True),
+        Section(heading="The spec", verbatim=spec_text),
     ]
 
 
@@ -111,89 +112,50 @@ def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
     counts = ", ".join(f"{count} {name}" for name, count in ended.most_common()) or "none"
     prose.append(f"{len(trials)} trials: {counts}; {number(hours / 3600)} device-hours.")
     prose += [f"It learnt from {lesson}." for lesson in campaign.lessons]
-    return Section(heading="State", prose=prose)
+    picture = drawn(progress.best_so_far(campaign, trials), "Best so far")
+    return Section(heading="The search", prose=prose, pictures=[picture])
 
 
-def _found(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> Section:
-    unit = yardstick_of(campaign.spec).unit
-    baseline = baseline_of(ranking)
-    named = [
-        ("recommended", winners.recommended),
-        ("fastest confirmed", winners.fastest_confirmed),
-        ("fastest once", winners.fastest_once),
-        ("baseline", baseline),
-    ]
-    shown = [(name, entry) for name, entry in named if entry is not None]
-    if not shown:
-        return Section(heading="What was found", prose=["Nothing was measured."])
+def _answer(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> Section:
+    found, unit, reason = winners.recommended, yardstick_of(campaign.spec).unit, winners.recommendation.reason
+    if found is None:
+        said = "Nothing was measured" if not ranking else f"No recommendation: {reason}"
+        return Section(heading="The answer", prose=[f"{said}."])
+    badges = [f"trial {found.trial.number}: {found.trial.plan.key}", found.runs_text]
+    badges += ["simulated"] * campaign.simulated + [f"changes the numerics: {one}" for one in found.changed_numerics]
     rows = [
-        ("trial", *(str(entry.trial.number) for _, entry in shown)),
-        ("plan", *(entry.trial.plan.key for _, entry in shown)),
-        (unit, *(_interval(entry.objective) for _, entry in shown)),
-        ("by", *(entry.runs_text for _, entry in shown)),
-        (f"{unit}, by its first run", *(number(entry.first_run.value) for _, entry in shown)),
-        ("gain over the baseline", *(NONE if entry is baseline else entry.gain_text or NONE for _, entry in shown)),
-        ("step", *(seconds(entry.step_time_s) for _, entry in shown)),
-        (campaign.spec.model.worded("tokens/s"), *(number(entry.tokens_per_s.value) for _, entry in shown)),
-        ("TFLOP/s per device", *(NONE if (it := one.tflops_per_device) is None else number(it) for _, one in shown)),
-        ("MFU", *(NONE if entry.mfu is None else percent(entry.mfu) for _, entry in shown)),
-        ("peak memory", *(_gibibytes(entry.peak_memory_bytes) for _, entry in shown)),
-        ("memory left", *(_gibibytes(entry.headroom_bytes) for _, entry in shown)),
+        ("setting", _setting(campaign.spec, found.trial.plan)),
+        (unit, _interval(found.objective)),
+        ("gain over the baseline", NONE if found is baseline_of(ranking) else found.gain_text or NONE),
+        ("step, MFU", f"{seconds(found.step_time_s)}, {NONE if found.mfu is None else percent(found.mfu)}"),
+        ("peak memory, memory left", f"{_gibibytes(found.peak_memory_bytes)}, {_gibibytes(found.headroom_bytes)}"),
+        ("measured by", "; ".join(badges)),
     ]
-    reason = winners.recommendation.reason
-    return Section(
-        heading="What was found",
-        prose=[f"Recommended: {reason}." if winners.recommended else f"No recommendation: {reason}."],
-        tables=[
-            PageTable(
-                columns=("", *(name for name, _ in shown)),
-                rows=rows,
-                caption="Fastest once: the best first run. Fastest confirmed: the best by its second runs."
-                " A gain is one in speed.",
-            )
-        ],
-    )
+    prose = [f"Recommended: {reason}."]
+    for words, one in (("once, by its first run", winners.fastest_once), ("confirmed", winners.fastest_confirmed)):
+        if one is not None and one.trial.number != found.trial.number:
+            setting = f"trial {one.trial.number}, {_setting(campaign.spec, one.trial.plan)}"
+            prose.append(f"Fastest {words}: {_interval(one.objective)} {unit} ({setting}).")
+    return Section(heading="The answer", prose=prose, tables=[PageTable(columns=("", ""), rows=rows)])
+
+
+def _setting(spec: CampaignSpec, plan: Plan) -> str:
+    """As its difference from the baseline."""
+    changes = plan.key if spec.baseline is None else words_of(plan_changes(spec.baseline, plan))
+    return changes or "the baseline"
 
 
 def _gibibytes(value: float | None) -> str:
     return NONE if value is None else gibibytes(int(value))
 
 
-def _parts(winners: Winners, ranking: Sequence[Ranked]) -> Section:
-    named = [("recommended", winners.recommended), ("fastest once", winners.fastest_once)]
-    named += [("baseline", baseline_of(ranking))]
-    named += [(f"rank {entry.rank}", entry) for entry in ranking[:OTHERS]]
-    shown: dict[int, tuple[str, Ranked]] = {}
-    for name, entry in named:
-        if entry is not None:
-            shown.setdefault(entry.trial.number, (name, entry))
-    picture = drawn(
-        settings.step_parts(list(shown.values())),
-        "Time of a step by part",
-        caption="Means over the ranks, of a step that was profiled for this alone.",
-    )
-    return Section(heading="Where the time goes", pictures=[picture])
-
-
-def _again(ranking: Sequence[Ranked]) -> Section:
-    again = [(entry, known) for entry in ranking if (known := entry.confirmation) is not None]
-    if not again:
-        return Section(heading="Second runs", prose=["No plan has a second run."])
-    columns = ("trial", "plan", "second runs", "first run", "mean of second runs", "change")
-    rows = []
-    for entry, confirmation in again:
-        change = f"failed: {confirmation.trial.verdict}" if entry.failed_again else NONE
-        if confirmation.change is not None:
-            change = f"{100 * confirmation.change:+.1f} %"
-        value = NONE if confirmation.change is None else _interval(entry.objective)
-        about = (str(entry.trial.number), entry.trial.plan_key, str(confirmation.runs))
-        rows.append((*about, number(entry.first_run.value), value, change))
-    return Section(
-        heading="Second runs",
-        prose=["First runs chose these plans, so the best of them are fast by luck too; their second runs tell."],
-        pictures=[drawn(progress.second_runs(ranking), "First and second runs")],
-        tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5}))],
-    )
+def _parts(winners: Winners, ranking: Sequence[Ranked]) -> list[Picture]:
+    named = {"recommended": winners.recommended, "fastest once": winners.fastest_once, "baseline": baseline_of(ranking)}
+    shown = {entry.trial.number: (name, entry) for name, entry in reversed(named.items()) if entry is not None}
+    if not any(entry.measurement.profile for _, entry in shown.values()):
+        return []
+    caption = "Means over the ranks, of a step that was profiled for this alone."
+    return [drawn(settings.step_parts(list(reversed(shown.values()))), "Time of a step by part", caption=caption)]
 
 
 def _scaling(points: Sequence[SizePoint]) -> Section:
@@ -229,33 +191,25 @@ def _environment(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis
     )
 
 
-def _every(campaign: Campaign, trials: Sequence[Trial]) -> PageTable:
-    yardstick = yardstick_of(campaign.spec)
-    columns = f"trial|by|outcome|plan|{yardstick.unit}|step|expected|fits|memory|node|reason".split("|")
-    rows = []
-    for trial in trials:
-        measured, expected, outcome = trial.measurement, trial.expectation, trial.outcome
-        ended = str(trial.verdict or trial.state).replace("_", " ")
-        failure = "" if outcome is None or outcome.failure is None else f" ({outcome.failure})".replace("_", " ")
-        rows.append(
-            (
-                *(str(trial.number), str(trial.origin), ended + failure, trial.plan.key),
-                NONE if measured is None else number(yardstick.of(measured)),
-                NONE if measured is None else seconds(measured.step_time_s),
-                NONE if expected is None else seconds(expected.step_time_s),
-                NONE if expected is None else percent(expected.p_fits),
-                _gibibytes(getattr(measured, "fullest_rank_bytes", None)),
-                " ".join(trial.last.nodes[:2]) + (" ..." if len(trial.last.nodes) > 2 else ""),
-                "" if outcome is None or measured is not None else outcome.reason[:200],
-            )
-        )
-    return PageTable(
-        columns=columns,
-        rows=rows,
-        numbers=frozenset({0, 4, 5, 6, 7, 8}),
-        long=frozenset({10}),
-        caption="Each by its own run. Expected, fits: the search's when it chose the plan, never measured.",
-    )
+def _every(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked]) -> list[PageTable]:
+    ranked, rows, reasons = {entry.trial.number: entry for entry in ranking}, [], []
+    unit, folded = yardstick_of(campaign.spec).unit, {one.number for entry in ranking for one in entry.again}
+    for trial in (one for one in trials if one.number not in folded):
+        entry, ended = ranked.get(trial.number), str(trial.verdict or trial.state).replace("_", " ")
+        about = (str(trial.number), _setting(campaign.spec, trial.plan), ended)
+        if entry is None:
+            rows.append((*about, *[NONE] * 5))
+            reasons += [] if trial.outcome is None else [(about[0], trial.outcome.reason[:200])]
+            continue
+        again = f"{len(entry.runs) - 1} of {len(entry.again)}" if entry.again else NONE
+        numbers = (number(entry.objective.value), NONE if entry.gain is None else f"{100 * entry.gain.value:+.1f} %")
+        memory = _gibibytes(entry.measurement.fullest_rank_bytes)
+        rows.append((*about, *numbers, seconds(entry.step_time_s), memory, again))
+    columns = ("trial", "setting", "outcome", unit, "gain", "step", "memory", "again")
+    caption = "By second runs where there are any (again: how many were measured, of those that were tried)."
+    ends = PageTable(columns=("trial", "reason"), rows=reasons, numbers=frozenset({0}), long=frozenset({1}))
+    every = PageTable(columns=columns, rows=rows, numbers=frozenset({0, 3, 4, 5, 6, 7}), caption=caption)
+    return [every, ends] if reasons else [every]
 
 
 def _comparison_section(comparison: Comparison) -> Section:

@@ -1216,6 +1216,7 @@ export interface components {
             violations: components["schemas"]["Violation"][];
         };
         ExportOption: {
+            asked: boolean;
             choices: string[];
             default: string;
             meaning: string;

@@ -11,15 +11,7 @@ export function Attempts({ trial }: { trial: TrialView }) {
     <Card title={trial.attempts.length === 1 ? "Attempt" : "Attempts"} testid="attempts">
       <TableFrame label="Attempts">
           <thead>
-            <tr>
-              <th scope="col" class="num">#</th>
-              <th scope="col">outcome</th>
-              <th scope="col">job</th>
-              <th scope="col">nodes</th>
-              <th scope="col">waited</th>
-              <th scope="col">ran</th>
-              <th scope="col">why</th>
-            </tr>
+            <tr>{["#", "outcome", "job", "nodes", "waited", "ran", "why"].map((head) => <th key={head} scope="col">{head}</th>)}</tr>
           </thead>
           <tbody>
             {trial.attempts.map((attempt) => (
@@ -35,13 +27,13 @@ function AttemptRow({ attempt }: { attempt: AttemptView }) {
   const { word, tone } = trialWord(attempt);
   return (
     <tr>
-      <td class="num">{attempt.number}</td>
+      <td>{attempt.number}</td>
       <td>
         <Chip tone={tone}>{word}</Chip>
       </td>
       <td>
         {attempt.job_name}
-        {attempt.job_id !== null && <div class="muted small">id {attempt.job_id}</div>}
+        {attempt.job_id !== attempt.job_name && <div class="muted small">{attempt.job_id}</div>}
       </td>
       <td>
         {attempt.nodes.join(", ") || "–"}

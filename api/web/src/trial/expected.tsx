@@ -1,75 +1,47 @@
 /** What the search expected of the plan when it chose it, beside what came. */
 import type { TrialView } from "../api/types";
-import { bytes, gain, interval, number, probability, stepTime } from "../format";
+import { bytes, interval, number, probability, stepTime } from "../format";
 import { Card } from "../ui/basics";
 import { TableFrame } from "../ui/table";
 import { trialWord } from "../words";
 
 export function Expected({ trial }: { trial: TrialView }) {
   const { expectation, measurement, partial } = trial;
+  if (expectation === null) return null;
+  const { step_time_s, step_time_low_s: low, step_time_high_s: high, p_fits, peak_bytes } = expectation;
   const peaks = (measurement ?? partial)?.peak_memory_bytes ?? [];
   const peak = peaks.length > 0 ? Math.max(...peaks) : null;
+  const came = measurement?.step_time_s;
+  const where = came === undefined ? "" : low <= came && came <= high ? "within" : came > high ? "slower than" : "faster than";
+  const rows = [
+    ["step time", `${stepTime(step_time_s)} (95 %: ${interval(low, high, stepTime)})`, stepTime(came), came === undefined ? "" : `${ratio(came, step_time_s)}, ${where} the interval`],
+    ["peak memory", bytes(peak_bytes), bytes(peak), peak === null ? "" : ratio(peak, peak_bytes)],
+    ["fits", probability(p_fits), trialWord(trial).word, fitWords(trial, p_fits)],
+  ];
   return (
     <Card title="Expected and measured" testid="expected">
-      {expectation === null ? (
-        <p class="muted">The search expected nothing of this trial.</p>
-      ) : (
-        <TableFrame label="Expected and measured" dense>
-          <thead>
-            <tr>
-              <th scope="col"> </th>
-              <th scope="col" class="num">expected</th>
-              <th scope="col" class="num">measured</th>
-              <th scope="col">which is</th>
+      <TableFrame label="Expected and measured" dense>
+        <thead>
+          <tr>{["", "expected", "measured", " "].map((head) => <th key={head} scope="col">{head}</th>)}</tr>
+        </thead>
+        <tbody>
+          {rows.map(([name, ...cells]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              {cells.map((cell, at) => <td key={at}>{cell}</td>)}
             </tr>
-          </thead>
-          <tbody>
-            <tr>
-              <th scope="row">step time</th>
-              <td class="num">
-                {stepTime(expectation.step_time_s)}
-                <div class="muted">95 %: {interval(expectation.step_time_low_s, expectation.step_time_high_s, stepTime)}</div>
-              </td>
-              <td class="num">{stepTime(measurement?.step_time_s)}</td>
-              <td>{measurement ? stepWords(measurement.step_time_s, expectation) : "–"}</td>
-            </tr>
-            <tr>
-              <th scope="row">peak memory</th>
-              <td class="num">{bytes(expectation.peak_bytes)}</td>
-              <td class="num">{bytes(peak)}</td>
-              <td>{peak === null ? "–" : `${ratio(peak, expectation.peak_bytes)} of the expected`}</td>
-            </tr>
-            <tr>
-              <th scope="row">fits</th>
-              <td class="num">{probability(expectation.p_fits)}</td>
-              <td class="num">{trialWord(trial).word}</td>
-              <td>{fitWords(trial, expectation.p_fits)}</td>
-            </tr>
-            <tr>
-              <th scope="row">gain over the best before</th>
-              <td class="num">{gain(expectation.gain)}</td>
-              <td class="num"> </td>
-              <td class="muted">with the chance of none counted as 0</td>
-            </tr>
-          </tbody>
-        </TableFrame>
-      )}
+          ))}
+        </tbody>
+      </TableFrame>
     </Card>
   );
 }
 
-function stepWords(measured_s: number, { step_time_s, step_time_low_s, step_time_high_s }: NonNullable<TrialView["expectation"]>): string {
-  const within = step_time_low_s <= measured_s && measured_s <= step_time_high_s;
-  const where = within ? "within the interval" : measured_s > step_time_high_s ? "slower than the interval" : "faster than the interval";
-  return `${ratio(measured_s, step_time_s)} of the expected, ${where}`;
-}
-
 function ratio(one: number, other: number): string {
-  return `${number((100 * one) / other)} %`;
+  return `${number((100 * one) / other)} % of the expected`;
 }
 
 function fitWords({ verdict }: TrialView, p_fits: number): string {
   if (verdict === "ok" || verdict === "pruned") return p_fits >= 0.5 ? "as expected" : "better than expected";
-  if (verdict === "oom") return p_fits < 0.5 ? "as expected" : "not as expected";
-  return "not known";
+  return verdict === "oom" ? (p_fits < 0.5 ? "as expected" : "not as expected") : "not known";
 }

@@ -3,39 +3,29 @@ import { useResource } from "../api/resource";
 import type { JobView } from "../api/types";
 import { Text } from "../campaign/page/exports";
 import { Card } from "../ui/basics";
-import { JsonLink } from "../ui/json";
 import { ErrorState, LoadingState } from "../ui/states";
 
 export function Job({ path }: { path: string }) {
   const { data, problem, refresh } = useResource<JobView>(`${path}/job`);
   return (
-    <Card title="Job" testid="job" aside={<JsonLink path={`${path}/job`} />}>
+    <Card title="Job" testid="job">
       {problem && !data ? <ErrorState problem={problem} onRetry={refresh} /> : data ? <Documents job={data} /> : <LoadingState lines={4} />}
     </Card>
   );
 }
 
 function Documents({ job }: { job: JobView }) {
+  const texts = { Command: job.command.map(quoted).join(" "), ...job.files };
   return (
     <>
-      <p class="small">
-        <span class="mono">{job.name}</span> <span class="muted">in {job.directory}</span>
-      </p>
-      <Folded name="Command" text={job.command.map(quoted).join(" ")} />
-      {job.script !== null && <Folded name="Script" text={job.script} />}
-      {Object.entries(job.files).map(([name, text]) => (
-        <Folded key={name} name={name} text={text} />
+      <p class="small muted">in {job.directory}</p>
+      {Object.entries(texts).map(([name, text]) => (
+        <details key={name} class="folded" open={name === "Command"}>
+          <summary>{name}</summary>
+          <Text name="" text={text} />
+        </details>
       ))}
     </>
-  );
-}
-
-function Folded({ name, text }: { name: string; text: string }) {
-  return (
-    <details class="folded" open={name === "Command"}>
-      <summary>{name}</summary>
-      <Text name="" text={text} />
-    </details>
   );
 }
 

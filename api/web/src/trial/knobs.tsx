@@ -1,7 +1,7 @@
 /** The knobs of a trial's plan, and what the job said that it saw of them. */
 import type { CampaignView, Knob, TrialView } from "../api/types";
 import { UNKNOWN } from "../format";
-import { Card, Chip } from "../ui/basics";
+import { Card } from "../ui/basics";
 import { TableFrame } from "../ui/table";
 
 export function Knobs({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
@@ -12,13 +12,7 @@ export function Knobs({ campaign, trial }: { campaign: CampaignView; trial: Tria
     <Card title="Knobs" testid="knobs">
       <TableFrame label="Knobs" dense>
         <thead>
-          <tr>
-            <th scope="col">knob</th>
-            <th scope="col">value</th>
-            <th scope="col" title="The job's own word; – where it does not say">as the job saw it</th>
-            <th scope="col"> </th>
-            <th scope="col">told by</th>
-          </tr>
+          <tr>{["knob", "value", "as the job saw it", "told by"].map((head) => <th key={head} scope="col">{head}</th>)}</tr>
         </thead>
         <tbody>
           {knobs.map((knob) => {
@@ -28,7 +22,6 @@ export function Knobs({ campaign, trial }: { campaign: CampaignView; trial: Tria
                 <th scope="row">{knob.name}</th>
                 <td>{value === undefined ? <span class="muted" title={knob.when}>inactive</span> : String(value)}</td>
                 <td>{value === undefined ? "" : String(seen?.[knob.name] ?? UNKNOWN)}</td>
-                <td>{value !== undefined && knob.numerics === "changes" && value !== knob.default && <Chip tone="pruned">changes the numerics</Chip>}</td>
                 <td class="muted">{toldBy(knob)}</td>
               </tr>
             );

@@ -25,6 +25,7 @@ export function Log({ trial, path }: { trial: TrialView; path: string }) {
   const file = files.find((one) => one.name === askedFile) ?? files.find((one) => one.bytes > 0) ?? files[0];
   const tail = useTail(file && (live || file.bytes > 0) ? `${logs}/${file.name.split("/").map(encodeURIComponent).join("/")}` : null, live);
   const shown = tail.text || (live ? "" : (attempt?.log_tail ?? ""));
+  if (shown === "" && !live && last < 2) return null;
   return (
     <Card
       title="Log"
@@ -47,24 +48,17 @@ export function Log({ trial, path }: { trial: TrialView; path: string }) {
       }
     >
       {tail.problem && <p class="mistake">{tail.problem.message}</p>}
-      {shown === "" ? <p class="muted">{live ? "Nothing was written yet." : "There is no log."}</p> : <Tail text={shown} />}
+      {shown === "" ? <p class="muted">Nothing was written yet.</p> : <Tail text={shown} />}
       {tail.cut !== null && <p class="small muted">The last {bytes(TAIL_BYTES)} of {bytes(tail.cut)}.</p>}
     </Card>
   );
 }
 
-interface Read {
-  text: string;
-  /** Bytes of the whole file, where only its end is shown. */
-  cut: number | null;
-  problem: Problem | null;
-}
+const NOTHING = { text: "", cut: null as number | null, problem: null as Problem | null };
 
-const NOTHING: Read = { text: "", cut: null, problem: null };
-
-/** path: null reads nothing. live: again and again. */
-function useTail(path: string | null, live: boolean): Read {
-  const [read, setRead] = useState<Read>(NOTHING);
+/** path: null reads nothing. live: again and again. cut: bytes of the whole file, where only its end is shown. */
+function useTail(path: string | null, live: boolean): typeof NOTHING {
+  const [read, setRead] = useState(NOTHING);
   useEffect(() => {
     setRead(NOTHING);
     if (path === null) return;

@@ -7,14 +7,9 @@ import { Card } from "../ui/basics";
 import { TableFrame } from "../ui/table";
 import { compareLosses, widest } from "./loss_differences";
 
-interface LossesProps {
-  campaign: CampaignView;
-  trial: TrialView;
-  losses: readonly (number | null)[];
-  norms: readonly number[];
-}
-
-export function Losses({ campaign, trial, losses, norms }: LossesProps) {
+export function Losses({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
+  const losses = (trial.measurement ?? trial.partial)!.first_losses;
+  const norms = trial.measurement?.first_gradient_norms ?? [];
   const baseline = campaign.summary.baseline?.trial ?? null;
   const path = `campaigns/${encodeURIComponent(campaign.id)}`;
   const other = baseline === null || baseline === trial.number ? null : baseline;
@@ -23,56 +18,38 @@ export function Losses({ campaign, trial, losses, norms }: LossesProps) {
   const judged = [...(best.data?.best ?? []), ...(best.data?.front ?? [])].find((one) => one.trial === trial.number)?.trains_as_baseline;
   const steps = compareLosses(losses, read.data?.measurement?.first_losses ?? []);
   const most = widest(steps);
-  const rows: [string, readonly number[]][] = [
-    ["gradient norm", norms],
-    ["of the baseline", other === null ? [] : (read.data?.measurement?.first_gradient_norms ?? [])],
-  ];
+  const base = read.data?.measurement;
+  const sixth = (values: readonly (number | null | undefined)[]) => values.map((value) => (value === null ? "not finite" : number(value, 6)));
+  const rows = [
+    ["this trial", sixth(losses)],
+    ["baseline", sixth(base?.first_losses ?? [])],
+    ["difference", base ? steps.map(({ difference }) => (difference === null ? "–" : signedShare(difference))) : []],
+    ["gradient norm", sixth(norms)],
+  ] as const;
   return (
     <Card title="First losses" testid="losses">
-      {losses.length === 0 ? (
-        <p class="muted">The job told no losses.</p>
-      ) : (
-        <>
-          <p>
-            {other === null && (baseline === null ? "There is no baseline to compare with." : "This is the baseline.")}
-            {other !== null && most && <>The largest difference from <a href={href({ page: "trial", id: campaign.id, number: other })}>the baseline</a> is {signedShare(most.difference!)} at step {most.step}. </>}
-            {judged === true && "It trains as the baseline does."}
-            {typeof judged === "string" && <strong>{judged}</strong>}
-          </p>
-          <TableFrame label="First losses" dense>
-            <thead>
-              <tr>
-                <th scope="col">step</th>
-                {steps.map((one) => <th key={one.step} scope="col" class="num">{one.step}</th>)}
-              </tr>
-            </thead>
-            <tbody>
-              <tr>
-                <th scope="row">this trial</th>
-                {steps.map((one) => <td key={one.step} class="num">{one.loss === null ? "not finite" : number(one.loss, 6)}</td>)}
-              </tr>
-              {other !== null && (
-                <>
-                  <tr>
-                    <th scope="row">baseline</th>
-                    {steps.map((one) => <td key={one.step} class="num">{number(one.baseline, 6)}</td>)}
-                  </tr>
-                  <tr>
-                    <th scope="row">difference</th>
-                    {steps.map((one) => <td key={one.step} class="num">{one.difference === null ? "–" : signedShare(one.difference)}</td>)}
-                  </tr>
-                </>
-              )}
-              {rows.filter(([, values]) => values.length > 0).map(([name, values]) => (
-                <tr key={name}>
-                  <th scope="row">{name}</th>
-                  {steps.map((one) => <td key={one.step} class="num">{values[one.step - 1] === undefined ? "–" : number(values[one.step - 1]!, 6)}</td>)}
-                </tr>
-              ))}
-            </tbody>
-          </TableFrame>
-        </>
-      )}
+      <p>
+        {other === null && (baseline === null ? "There is no baseline to compare with." : "This is the baseline.")}
+        {other !== null && most && <>The largest difference from <a href={href({ page: "trial", id: campaign.id, number: other })}>the baseline</a> is {signedShare(most.difference!)} at step {most.step}. </>}
+        {judged === true && "It trains as the baseline does."}
+        {typeof judged === "string" && <strong>{judged}</strong>}
+      </p>
+      <TableFrame label="First losses" dense>
+        <thead>
+          <tr>
+            <th scope="col">step</th>
+            {steps.map((one) => <th key={one.step} scope="col" class="num">{one.step}</th>)}
+          </tr>
+        </thead>
+        <tbody>
+          {rows.filter(([, values]) => values.length > 0).map(([name, values]) => (
+            <tr key={name}>
+              <th scope="row">{name}</th>
+              {steps.map(({ step }) => <td key={step} class="num">{values[step - 1] ?? "–"}</td>)}
+            </tr>
+          ))}
+        </tbody>
+      </TableFrame>
     </Card>
   );
 }

@@ -1,11 +1,12 @@
 /** The page of one trial: what was measured, what was expected, how each attempt went, and the plan for use. */
 import { useEffect } from "preact/hooks";
+import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import { openStream } from "../api/stream";
-import type { CampaignView, TrialView } from "../api/types";
+import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
 import "../campaign/charts/charts.css";
 import "../campaign/page/campaign.css";
-import { EmptyState, ErrorState, LoadingState } from "../ui/states";
+import { ErrorState, LoadingState } from "../ui/states";
 import { Attempts } from "./attempts";
 import { Expected } from "./expected";
 import { Header } from "./header";
@@ -55,29 +56,34 @@ export function TrialPage({ id, number }: { id: string; number: number }) {
 
 function Whole({ campaign, trial, path }: { campaign: CampaignView; trial: TrialView; path: string }) {
   const measured = trial.measurement ?? trial.partial;
+  const done = trial.state === "done";
+  const { tp, pp, dp, micro_batch_size, zero_stage } = trial.plan;
+  const alike = useResource<TrialBriefPage>(done ? withQuery(`campaigns/${encodeURIComponent(campaign.id)}/trials`, { view: "brief", page_size: 1000, tp, pp, dp, micro_batch_size, zero_stage }) : null);
+  const runs = alike.data?.trials.filter((one) => one.plan_key === trial.plan_key) ?? [];
+  const profile = trial.measurement?.profile ?? null;
+  const log = !campaign.simulated && <Log trial={trial} path={path} />;
   return (
     <>
-      <Header campaign={campaign} trial={trial} path={path} />
-      <Tiles campaign={campaign} trial={trial} />
+      <Header campaign={campaign} trial={trial} path={path} runs={runs} />
+      <Tiles campaign={campaign} trial={trial} own={runs.find(({ number }) => number === trial.number)} />
+      {trial.verdict === "oom" && <p data-testid="mend">Less memory: a smaller micro-batch, more recomputation, a higher ZeRO stage, or more tensor or pipeline ranks.</p>}
       {measured === null ? (
-        <EmptyState title={trial.state === "done" ? "This trial measured nothing" : "Nothing was measured yet"}>
-          <p class="muted">{trial.state === "done" ? "The attempts below say why." : "Step times and memory come with the end of the job; the log below is live."}</p>
-        </EmptyState>
+        log
       ) : (
         <>
           <div class="halves">
             <StepTimes measured={measured} interval={trial.measurement} />
             <Expected trial={trial} />
           </div>
-          <Ranks campaign={campaign} measured={measured} profile={trial.measurement?.profile ?? null} />
-          {trial.measurement && <StepParts profile={trial.measurement.profile} />}
-          <Losses campaign={campaign} trial={trial} losses={measured.first_losses} norms={trial.measurement?.first_gradient_norms ?? []} />
+          <Ranks campaign={campaign} measured={measured} profile={profile} />
+          {profile && <StepParts profile={profile} />}
+          {measured.first_losses.length > 0 && <Losses campaign={campaign} trial={trial} />}
         </>
       )}
       <Knobs campaign={campaign} trial={trial} />
       <Attempts trial={trial} />
-      <Log trial={trial} path={path} />
-      <Job path={path} />
+      {measured !== null && log}
+      {!campaign.simulated && <Job path={path} />}
     </>
   );
 }

@@ -13,85 +13,57 @@ const HEIGHT = 200;
 const FILLED = 0.7;
 const WIDEST = 60;
 
-interface RanksProps {
-  campaign: CampaignView;
-  measured: MeasurementView | PartialView;
-  profile: ProfileView | null;
-}
-
-export function Ranks({ campaign, measured, profile }: RanksProps) {
-  return (
-    <div class="halves">
-      <RankMemory measured={measured} limit={campaign.spec.cluster.device?.memory_bytes ?? null} />
-      {profile ? (
-        <OwnTimes profile={profile} />
-      ) : (
-        <Card title="Own work by rank" testid="own-times">
-          <p class="muted">The trial was not profiled.</p>
-        </Card>
-      )}
-    </div>
-  );
-}
-
-function RankMemory({ measured, limit }: { measured: RanksProps["measured"]; limit: number | null }) {
+export function Ranks({ campaign, measured, profile }: { campaign: CampaignView; measured: MeasurementView | PartialView; profile: ProfileView | null }) {
+  const limit = campaign.spec.cluster.device?.memory_bytes ?? null;
   const { peak_memory_bytes: tensors, peak_held_bytes: held } = measured;
-  const ranks = Math.max(tensors.length, held.length);
-  const y = byteNumbers([...tensors, ...held, limit ?? 0], { fromZero: true, room: 0.05 });
-  const describe = (index: number | null) => {
+  const straggler = profile?.straggler;
+  const memoryOf = (index: number | null) => {
     const rank = index ?? fullest(held.length > 0 ? held : tensors);
     const words = [tensors[rank] !== undefined && `${bytes(tensors[rank])} of tensors`, held[rank] !== undefined && `${bytes(held[rank])} held`];
     return `${index === null ? "Fullest: rank" : "Rank"} ${rank}: ${words.filter(Boolean).join(", ")}`;
   };
-  const draw = (frame: Frame) => (
-    <>
-      <path class="bars-held" d={bars(held, frame)} />
-      <path class="bars-own" d={bars(tensors, frame)} />
-      {limit !== null && <path class="limit" d={`M${frame.left} ${toPixel(frame.y, limit)}H${frame.right}`} />}
-    </>
-  );
+  const ownOf = (index: number | null) => {
+    if (index !== null) return `Rank ${index}, stage ${profile!.stages[index]}: ${stepTime(profile!.own_time_s[index])} of own work in a step`;
+    return straggler ? `Rank ${straggler.rank} takes ${number(straggler.ratio)} times as long as its peers for the same work.` : "No rank is clearly slower than its peers.";
+  };
+  const split = (frame: Frame, slow: boolean) => bars(profile!.own_time_s.map((time, rank) => ((rank === straggler?.rank) === slow ? time : 0)), frame);
   return (
-    <Card title="Memory by rank" testid="rank-memory">
-      {ranks === 0 ? (
-        <p class="muted">The job told no memory.</p>
-      ) : (
-        <>
-          <RankChart label={`Peak memory of ${ranks} ranks. ${describe(null)}${limit === null ? "" : `; the device has ${bytes(limit)}`}.`} ranks={ranks} y={y} describe={describe} draw={draw} />
+    <div class="halves">
+      {tensors.length + held.length > 0 && (
+        <Card title="Memory by rank" testid="rank-memory">
+          <RankChart label={`Peak memory.${limit === null ? "" : ` The device has ${bytes(limit)}.`}`} ranks={Math.max(tensors.length, held.length)} y={byteNumbers([...tensors, ...held, limit ?? 0], { fromZero: true, room: 0.05 })} describe={memoryOf}>
+            {(frame) => (
+              <>
+                <path class="bars-held" d={bars(held, frame)} />
+                <path class="bars-own" d={bars(tensors, frame)} />
+                {limit !== null && <path class="limit" d={`M${frame.left} ${toPixel(frame.y, limit)}H${frame.right}`} />}
+              </>
+            )}
+          </RankChart>
           <ul class="chart-legend">
             <li><span class="mark-key accent" /> tensors</li>
             <li><span class="mark-key held" /> held by the process</li>
             {limit !== null && <li><span class="mark-key limit-line" /> the device: {bytes(limit)}</li>}
           </ul>
-        </>
+        </Card>
       )}
-    </Card>
-  );
-}
-
-function OwnTimes({ profile }: { profile: ProfileView }) {
-  const { own_time_s, straggler, stages } = profile;
-  const y = numbers(own_time_s, { format: stepTime, fromZero: true, room: 0.05 });
-  const describe = (index: number | null) => {
-    if (index !== null) return `Rank ${index}, stage ${stages[index]}: ${stepTime(own_time_s[index])} of own work in a step`;
-    return straggler ? `Rank ${straggler.rank} takes ${number(straggler.ratio)} times as long as its peers for the same work.` : "No rank is clearly slower than its peers.";
-  };
-  const draw = (frame: Frame) => {
-    const split = (slow: boolean) => bars(own_time_s.map((time, rank) => ((rank === straggler?.rank) === slow ? time : 0)), frame);
-    return (
-      <>
-        <path class="bars-own" d={split(false)} />
-        <path class="bars-slow" d={split(true)} />
-      </>
-    );
-  };
-  return (
-    <Card title="Own work by rank" aside={straggler && <strong data-testid="straggler">straggler: rank {straggler.rank}</strong>} testid="own-times">
-      <RankChart label={`Own work of ${own_time_s.length} ranks. ${describe(null)}`} ranks={own_time_s.length} y={y} describe={describe} draw={draw} />
-      <ul class="chart-legend">
-        <li><span class="mark-key accent" /> compute and optimizer, median of the profiled steps</li>
-        {straggler && <li><span class="mark-key slow" /> straggler</li>}
-      </ul>
-    </Card>
+      {profile && (
+        <Card title="Own work by rank" aside={straggler && <strong data-testid="straggler">straggler: rank {straggler.rank}</strong>} testid="own-times">
+          <RankChart label="Own work." ranks={profile.own_time_s.length} y={numbers(profile.own_time_s, { format: stepTime, fromZero: true, room: 0.05 })} describe={ownOf}>
+            {(frame) => (
+              <>
+                <path class="bars-own" d={split(frame, false)} />
+                <path class="bars-slow" d={split(frame, true)} />
+              </>
+            )}
+          </RankChart>
+          <ul class="chart-legend">
+            <li><span class="mark-key accent" /> compute and optimizer, median of the profiled steps</li>
+            {straggler && <li><span class="mark-key slow" /> straggler</li>}
+          </ul>
+        </Card>
+      )}
+    </div>
   );
 }
 
@@ -100,14 +72,14 @@ interface RankChartProps {
   ranks: number;
   y: Axis;
   describe: (rank: number | null) => string;
-  draw: (frame: Frame) => ComponentChildren;
+  children: (frame: Frame) => ComponentChildren;
 }
 
-function RankChart({ label, ranks, y, describe, draw }: RankChartProps) {
+function RankChart({ label, ranks, y, describe, children }: RankChartProps) {
   const all = Array.from({ length: ranks }, (_, rank) => rank);
   return (
-    <Chart label={label} height={HEIGHT} x={levels(all, "rank")} y={y} points={all.map((rank) => [rank, null])} describe={describe}>
-      {draw}
+    <Chart label={`${label} ${ranks} ranks. ${describe(null)}`} height={HEIGHT} x={levels(all, "rank")} y={y} points={all.map((rank) => [rank, null])} describe={describe}>
+      {children}
     </Chart>
   );
 }

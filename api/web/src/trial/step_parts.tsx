@@ -8,15 +8,8 @@ import { Button, Card } from "../ui/basics";
 
 const FIRST_RANKS = 16;
 
-export function StepParts({ profile }: { profile: ProfileView | null }) {
+export function StepParts({ profile }: { profile: ProfileView }) {
   const [all, showAll] = useState(false);
-  if (profile === null) {
-    return (
-      <Card title="Time by part" testid="step-parts">
-        <p class="muted">The trial was not profiled.</p>
-      </Card>
-    );
-  }
   const names = partNames([profile]);
   const ofRanks = !names.some((name) => name in PHASE_WORDS);
   const mean = meanParts(profile, names);
@@ -40,7 +33,7 @@ export function StepParts({ profile }: { profile: ProfileView | null }) {
       {ranks > FIRST_RANKS && !all && <Button kind="quiet" onClick={() => showAll(true)}>Show all {ranks} ranks</Button>}
       <PartLegend names={names} waiting={waiting_s > 0} />
       {profile.serialised && (
-        <p class="small muted" data-testid="serialised">Nothing overlaps in a profiled step, so it takes longer than the timed ones. Of a timed step at least {stepTime(exposed_s)} was communication that no work hid, or idle time.</p>
+        <p class="small muted" data-testid="serialised">Nothing overlaps in a profiled step. Of a timed one at least {stepTime(exposed_s)} was communication that no work hid, or idle time.</p>
       )}
       {waiting_s > 0 && (
         <p class="small muted">Of a mean step, {stepTime(waiting_s)} ({share(waiting_s / profile.step_time_s, 2)}) was waiting for the last peer to arrive.</p>

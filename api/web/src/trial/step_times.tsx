@@ -58,7 +58,7 @@ export function StepTimes({ measured, interval: given }: StepTimesProps) {
         {draw}
       </Chart>
       <ul class="chart-legend">
-        {warmup.length > 0 && <li><span class="mark-key warm" /> warming up, not counted{Math.max(...warmup) > mean * MOST && " (the longest at the upper edge)"}</li>}
+        {warmup.length > 0 && <li><span class="mark-key warm" /> warming up{Math.max(...warmup) > mean * MOST && " (longest at the edge)"}</li>}
         {given?.compile_s != null && <li>compiling took {duration(given.compile_s)} before them</li>}
         <li><span class="mark-key point" /> timed step</li>
         <li><span class="mark-key best" /> mean{interval && " with 95 % interval"}</li>

@@ -1,58 +1,55 @@
-/** The trial in a few figures. */
+/** The setting of a trial in a few figures: by all its runs, as the recommendation has them, and by this run below. */
 import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
-import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
-import { goalOf, isAgain, NOT_CONFIRMED, worded } from "../campaign/data/goal";
-import { bareObjective, bytes, gain, interval, number, share, short, stepTime } from "../format";
+import type { CampaignView, Explanation, TrialBrief, TrialView } from "../api/types";
+import { figuresOf } from "../campaign/data/figures";
+import { goalOf, isAgain, NOT_CONFIRMED } from "../campaign/data/goal";
+import { bareObjective, bytes, gain, gainInterval, interval, number, probability, share, stepTime } from "../format";
 import { Tile } from "../ui/basics";
 
-export function Tiles({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
-  const made = campaign.simulated;
-  const goal = goalOf(campaign);
-  const baseline = campaign.summary.baseline;
-  const brief = useResource<TrialBriefPage>(trial.measurement && withQuery(`campaigns/${encodeURIComponent(campaign.id)}/trials`, { view: "brief", number: [trial.number] }));
-  const own = brief.data?.trials[0];
-  const measured = trial.measurement;
-  const tensors = largest((measured ?? trial.partial)?.peak_memory_bytes);
-  const held = largest((measured ?? trial.partial)?.peak_held_bytes);
+/** own: the trial in numbers. */
+export function Tiles({ campaign, trial, own }: { campaign: CampaignView; trial: TrialView; own: TrialBrief | undefined }) {
+  const { measurement: measured, partial } = trial;
   const limit = campaign.spec.cluster.device?.memory_bytes;
+  const tile = { simulated: campaign.simulated };
+  const tensors = largest((measured ?? partial)?.peak_memory_bytes);
+  const held = largest((measured ?? partial)?.peak_held_bytes);
+  const of = limit === undefined ? "" : ` of ${bytes(limit)}`;
+  const memory = tensors !== null && <Tile {...tile} label="Peak memory, fullest rank" testid="tile-memory" value={bytes(tensors)} note={held === null ? of : `${bytes(held)} held${of}`} />;
+  const { knobs = {}, ...axes } = trial.plan;
+  const knob = Object.entries(knobs).map((one) => one.join(":"));
+  const why = useResource<Explanation>(trial.verdict === "oom" ? withQuery(`campaigns/${encodeURIComponent(campaign.id)}/space/why`, { ...axes, knob }) : null);
+  if (!measured || !own) {
+    const { peak_bytes: peak, p_fits } = why.data?.prediction ?? {};
+    const needs = peak && <Tile {...tile} label="Predicted memory, fullest rank" testid="tile-predicted" value={<>{bytes(peak.value)} <span class="unit">({interval(peak.low, peak.high, bytes)}){of}</span></>} note={`fits with ${probability(p_fits)}`} />;
+    return memory || needs ? <div class="tiles two-up" data-testid="tiles">{needs}{memory}</div> : null;
+  }
+  const goal = goalOf(campaign);
+  const figures = figuresOf(own);
+  const speed = (value: number | undefined) => bareObjective(value, goal.unit);
+  const same = speed(own.objective?.value) === speed(figures.objective?.value);
+  const { low, high } = figures.objective ?? {};
+  const base = campaign.summary.baseline?.trial === (trial.setting?.trial ?? trial.number);
   return (
     <div class="tiles two-up" data-testid="tiles">
-      <Tile
-        label="Step time, mean"
-        testid="tile-step"
-        simulated={made}
-        value={stepTime(measured?.step_time_s)}
-        note={measured ? `95 %: ${interval(measured.step_time_low_s, measured.step_time_high_s, stepTime)}, of ${measured.step_times_s.length} steps of one run` : "not measured"}
-      />
-      <Tile
-        label="Against the baseline"
-        testid="tile-gain"
-        simulated={made}
-        value={baseline?.trial === trial.number ? "the baseline" : gain(own?.gain_over_baseline)}
-        note={baseline ? `${goal.label}: ${bareObjective(own?.objective?.value, goal.unit)}; ${isAgain(trial) ? "in the same round" : NOT_CONFIRMED}` : "no baseline was measured"}
-      />
-      <Tile
-        label={worded(goal, "Tokens/s per device")}
-        testid="tile-tokens"
-        simulated={made}
-        value={measured ? number(measured.tokens_per_s_per_device, 4) : "–"}
-        note={measured ? `${short(measured.tokens_per_s)} ${worded(goal, "tokens/s")} over all` : undefined}
-      />
-      <Tile
-        label="Share of the device's peak (MFU)"
-        testid="tile-mfu"
-        simulated={made}
-        value={share(measured?.mfu)}
-        note={measured?.flops_per_s_per_device != null ? `${number(measured.flops_per_s_per_device / 1e12)} TFLOP/s per device` : undefined}
-      />
-      <Tile
-        label="Peak memory, fullest rank"
-        testid="tile-memory"
-        simulated={made}
-        value={bytes(tensors)}
-        note={held === null ? undefined : `${bytes(held)} held${limit === undefined ? "" : ` of ${bytes(limit)}`}`}
-      />
+      <Tile {...tile} label={goal.label} testid="tile-objective" value={speed(figures.objective?.value)} note={<>95 %: {interval(low, high, (end) => speed(end ?? undefined))}, {figures.runs > 0 ? `${figures.runs} second ${figures.runs === 1 ? "run" : "runs"}` : "one run"}{!same && <><br />this run: {speed(own.objective?.value)}</>}</>} />
+      {campaign.summary.baseline && (
+        <Tile
+          {...tile}
+          label="Against the baseline"
+          testid="tile-gain"
+          value={base ? "the baseline" : gain(figures.gain)}
+          note={base ? undefined : (
+            <>
+              {figures.rounds > 0 ? `${gainInterval(figures.interval)}, ${figures.rounds} ${figures.rounds === 1 ? "round" : "rounds"}` : NOT_CONFIRMED}
+              {isAgain(trial) && <><br />this run: {gain(own.gain_over_baseline)} in the same round</>}
+            </>
+          )}
+        />
+      )}
+      <Tile {...tile} label="Step time, mean" testid="tile-step" value={stepTime(figures.stepTime_s)} note={stepTime(figures.stepTime_s) === stepTime(measured.step_time_s) ? `of ${measured.step_times_s.length} steps of one run` : `this run: ${stepTime(measured.step_time_s)}`} />
+      {measured.mfu !== null && <Tile {...tile} label="Share of the device's peak (MFU)" testid="tile-mfu" value={share(measured.mfu)} note={`${number(measured.flops_per_s_per_device! / 1e12)} TFLOP/s per device`} />}
+      {memory}
     </div>
   );
 }

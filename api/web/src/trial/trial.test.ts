@@ -1,4 +1,7 @@
 import { expect, test } from "vitest";
+import type { Plan } from "../api/types";
+import { PLAN } from "../campaign/data/trial.fixture";
+import { changesOf } from "./changes";
 import { quoted } from "./job";
 import { compareLosses, widest } from "./loss_differences";
 
@@ -11,4 +14,16 @@ test("losses are compared step by step, and what was not finite compares with no
 
 test("a command can be pasted into a shell", () => {
   expect(["--tp=4", "a b", "it's", ""].map(quoted)).toEqual(["--tp=4", "'a b'", "'it'\\''s'", "''"]);
+});
+
+test("a plan's changes leave out what follows from the rest, as the service has them", () => {
+  const baseline: Plan = { ...PLAN, tp: 8, dp: 2, grad_accum_steps: 4, knobs: { fp8: "off", cap: 2 } };
+  const plan: Plan = { ...baseline, tp: 4, dp: 4, grad_accum_steps: 2, knobs: { fp8: "on" } };
+  expect(changesOf(plan, baseline)).toEqual([
+    { knob: "tp", before: 8, after: 4 },
+    { knob: "cap", before: 2, after: null },
+    { knob: "fp8", before: "off", after: "on" },
+  ]);
+  expect(changesOf({ ...plan, grad_accum_steps: 8 }, baseline).map(({ knob }) => knob)).toContain("grad_accum_steps");
+  expect(changesOf(baseline, baseline)).toEqual([]);
 });

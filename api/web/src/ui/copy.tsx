@@ -36,7 +36,7 @@ export function CopyButton({ text, label = "Copy", ...rest }: CopyProps) {
       </Button>
       {byHand !== null && (
         <Dialog title="Copy by hand" onClose={() => setByHand(null)} wide>
-          <p class="muted">The browser lets pages use the clipboard over https and on localhost only. The text is selected.</p>
+          <p class="muted">Over http there is no clipboard: the text is selected.</p>
           <SelectedText text={byHand} />
         </Dialog>
       )}

@@ -1,17 +1,18 @@
-/** The plan for use: the launch command and files in every format that the service can write. */
+/** The plan for use: what runs it, where, and then the launch with its files. */
 import { useState } from "preact/hooks";
 import { withQuery } from "../../api/client";
-import type { Mistake } from "../../api/problem";
 import { useResource } from "../../api/resource";
-import type { ExportOption, ExportView, FormatEntry, Handover, RegistryView } from "../../api/types";
+import type { CampaignView, ExportOption, ExportView, FormatEntry, RegistryView } from "../../api/types";
 import { Field } from "../../ui/basics";
 import { CopyButton } from "../../ui/copy";
 import { Dialog } from "../../ui/dialog";
 import { Download } from "../../ui/download";
-import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
+import { ErrorState, LoadingState } from "../../ui/states";
 
-const KEY = "meshtune.export";
-const FIRST = "job";
+/** The program of the campaign itself: the user's launch, or else the job that measured the plan. */
+const JOB = "job";
+/** Options that are lists of texts; one text may be typed as it is. */
+const LISTS = ["arguments", "setup"];
 
 interface ExportsProps {
   /** Below v1/: of a campaign, which exports its winner, or of a trial. */
@@ -20,71 +21,127 @@ interface ExportsProps {
   simulated: boolean;
 }
 
-export function UseDialog({ onClose, ...exports }: ExportsProps & { onClose: () => void }) {
+export function UseDialog({ path, simulated, onClose }: ExportsProps & { onClose: () => void }) {
+  const registry = useResource<RegistryView>("registry");
+  const campaign = useResource<CampaignView>(path.split("/").slice(0, 2).join("/"));
+  const problem = registry.problem ?? campaign.problem;
+  const formats = registry.data?.export_formats.filter((one) => one.simulated || !simulated);
   return (
     <Dialog title="Use this setting" onClose={onClose} wide testid="exports">
-      <Exports {...exports} />
+      {formats && campaign.data ? (
+        <Exports path={path} formats={formats} {...campaign.data.spec} />
+      ) : problem ? (
+        <ErrorState problem={problem} onRetry={registry.problem ? registry.refresh : campaign.refresh} />
+      ) : (
+        <LoadingState lines={6} />
+      )}
     </Dialog>
   );
 }
 
-function Exports({ path, simulated }: ExportsProps) {
-  const registry = useResource<RegistryView>("registry");
-  const [name, setName] = useState(localStorage.getItem(KEY) ?? FIRST);
-  const formats = (registry.data?.export_formats ?? []).filter((one) => one.simulated || !simulated);
-  const format = formats.find((one) => one.name === name) ?? formats[0];
-  const choose = (next: string) => {
-    localStorage.setItem(KEY, next);
-    setName(next);
-  };
-  if (registry.problem && !registry.data) return <ErrorState problem={registry.problem} onRetry={registry.refresh} />;
-  if (format === undefined) return <LoadingState lines={6} />;
+type Own = Pick<CampaignView["spec"], "workload" | "runner">;
+
+function Exports({ path, formats, workload, runner }: Own & { path: string; formats: readonly FormatEntry[] }) {
+  const named = (name: string) => formats.find((one) => one.name === name);
+  const programs = formats.filter((one) => one.program !== "");
+  const usual = programs.find(({ name }) => [workload.kind, workload.framework].includes(name)) ?? programs[0]!;
+  const [program, setProgram] = useState(workload.kind === "command" ? JOB : usual.name);
+  const places = formats.filter((one) => !one.simulated);
+  const [chosen, setPlace] = useState(named(runner.kind === "kubernetes" ? "jobset" : runner.kind)?.name ?? "");
+  const place = program === "json" ? "" : chosen;
+  const own = program === JOB ? [] : named(program)!.options;
+  const options = [...own, ...(named(place)?.options.filter(({ name }) => !own.some((one) => one.name === name)) ?? [])];
+  const known = { ...(place === runner.kind && runner), ...(program === workload.kind && { ...workload, steps: undefined }) };
+  const job = workload.kind === "command" ? "your launch" : `the trial's own job (profiling${workload.steps ? `, ${workload.steps} steps` : ""})`;
   return (
     <>
-      <label class="row">
-        Format
-        <select value={format.name} onChange={(event) => choose(event.currentTarget.value)} data-testid="export-format">
-          {formats.map((one) => (
-            <option key={one.name} value={one.name}>
-              {one.name}: {one.words}
-            </option>
-          ))}
-        </select>
-      </label>
-      <Exported key={format.name} path={path} format={format} />
+      <div class="halves">
+        <Field label="What runs it?">
+          <select value={program} onChange={(event) => setProgram(event.currentTarget.value)} data-testid="program">
+            {[...programs, ...formats.filter((one) => one.simulated && one.program === "")].map((one) => (
+              <option key={one.name} value={one.name}>{one.name === JOB ? job : `${one.program || one.name}: ${one.words}`}</option>
+            ))}
+          </select>
+        </Field>
+        <Field label="Where?">
+          <select value={place} disabled={places.length === 0 || place !== chosen} onChange={(event) => setPlace(event.currentTarget.value)} data-testid="place">
+            <option value="">by hand, on each node</option>
+            {places.map(({ name, words }) => <option key={name} value={name}>{name}: {words}</option>)}
+          </select>
+        </Field>
+      </div>
+      <Exported key={`${program} ${place}`} path={path} format={place || program} program={place && program} options={options} known={known} />
     </>
   );
 }
 
-function Exported({ path, format }: { path: string; format: FormatEntry }) {
+interface ExportedProps {
+  path: string;
+  format: string;
+  program: string;
+  options: readonly ExportOption[];
+  /** What the campaign says of the options. */
+  known: Readonly<Record<string, unknown>>;
+}
+
+function Exported({ path, format, program, options, known }: ExportedProps) {
   const [given, give] = useState<Readonly<Record<string, string>>>({});
-  const option = Object.entries(given).filter(([, value]) => value !== "").map((one) => one.join("="));
-  const missing = format.options.filter(({ name, required }) => required && !given[name]);
-  const { data, problem, refresh } = useResource<ExportView>(missing.length > 0 ? null : withQuery(`${path}/exports/${format.name}`, { option }));
-  const refused = problem?.kind === "cannot-express";
+  const option = Object.entries({ program, ...given }).filter(([, value]) => value !== "").map(([name, value]) => `${name}=${LISTS.includes(name) && !value.startsWith("[") ? JSON.stringify([value]) : value}`);
+  const missing = options.filter(({ name, required }) => required && !given[name] && !known[name]);
+  const { data, problem, refresh } = useResource<ExportView>(missing.length > 0 ? null : withQuery(`${path}/exports/${format}`, { option }));
+  const length = /--train-(iters|samples)/.test(String(given.arguments ?? known.arguments));
+  const asked = options.filter(({ name, asked, required }) => required || (asked && !known[name] && !(name === "steps" && length)));
+  const others = options.filter((one) => !asked.includes(one));
+  const field = (one: ExportOption) => {
+    const { name, meaning, required, default: usual, choices } = one;
+    const said = known[name];
+    const open = asked.includes(one) && !given[name] && !said;
+    const onChange = ({ currentTarget: { value } }: { currentTarget: { value: string } }) => give((before) => ({ ...before, [name]: value.trim() }));
+    return (
+      <div key={name} class={open ? "to-set" : undefined}>
+        <Field label={open ? `${name}: to be set` : name} hint={meaning} mistake={problem?.mistakes.find(({ pointer }) => pointer.split("/").includes(name))?.detail}>
+          {choices.length > 0 ? (
+            <select value={given[name] ?? String(said ?? usual)} onChange={onChange}>
+              {choices.map((one) => <option key={one} value={one}>{one}</option>)}
+            </select>
+          ) : (
+            <input placeholder={typeof said === "object" ? JSON.stringify(said) : String(said ?? usual)} required={required} autocomplete="off" spellcheck={false} onChange={onChange} />
+          )}
+        </Field>
+      </div>
+    );
+  };
   return (
     <>
-      <Options options={format.options} given={given} mistakes={problem?.mistakes ?? []} onGive={(name, value) => give({ ...given, [name]: value })} />
+      {asked.length > 0 && <div class="three" data-testid="needed">{asked.map(field)}</div>}
+      {others.length > 0 && (
+        <details data-testid="options">
+          <summary>More options</summary>
+          <div class="three">{others.map(field)}</div>
+        </details>
+      )}
       {missing.length > 0 ? (
-        <p class="muted" data-testid="missing">This format needs {missing.map(({ name }) => name).join(" and ")}.</p>
-      ) : refused ? (
-        <EmptyState title="This format cannot express the setting">
-          <p>{problem.detail}</p>
-        </EmptyState>
+        <p class="muted" data-testid="missing">This needs {missing.map(({ name }) => name).join(" and ")}.</p>
       ) : problem ? (
         <ErrorState problem={problem} onRetry={refresh} />
       ) : !data ? (
         <LoadingState lines={6} />
       ) : (
         <>
+          {data.note && <p data-testid="export-note"><strong>{data.note}</strong></p>}
+          {data.command !== null && <Text name="Launch command" text={data.command} testid="launch-command" />}
           <p class="muted" data-testid="measured-with">
             Measured with {data.measured_with.words}{data.measured_with.dtype && `, number format ${data.measured_with.dtype}`}.
           </p>
-          {data.note && <p data-testid="export-note"><strong>{data.note}</strong></p>}
-          {data.handover && <Warning handover={data.handover} />}
-          {data.command !== null && <Text name="Launch command" text={data.command} testid="launch-command" />}
+          {data.handover && (
+            <div class="error-state" role="note" data-testid="handover">
+              <p><strong>Not measured with {data.handover.program}</strong></p>
+              <p>The plan was {data.handover.warning}. {data.handover.offer}:</p>
+              <Text name="Confirm there" text={data.handover.confirm} testid="confirm-command" />
+            </div>
+          )}
           <div>
-            <Download path={withQuery(`${path}/archive`, { format: format.name, option })} name={`${path.split("/")[1]}-trial-${data.trial}-${format.name}.tar.gz`}>
+            <Download path={withQuery(`${path}/archive`, { format, option })} name={`${path.split("/")[1]}-trial-${data.trial}-${format}.tar.gz`}>
               Save all as one archive
             </Download>
           </div>
@@ -94,56 +151,6 @@ function Exported({ path, format }: { path: string; format: FormatEntry }) {
         </>
       )}
     </>
-  );
-}
-
-interface OptionsProps {
-  options: readonly ExportOption[];
-  given: Readonly<Record<string, string>>;
-  mistakes: readonly Mistake[];
-  onGive: (name: string, value: string) => void;
-}
-
-/** What the format can be told, first what it has to be. */
-function Options({ options, given, mistakes, onGive }: OptionsProps) {
-  const fields = (those: readonly ExportOption[]) =>
-    those.map(({ name, meaning, required, default: usual, choices }) => (
-      <Field key={name} label={name} hint={meaning} mistake={mistakes.find(({ pointer }) => pointer.split("/").includes(name))?.detail}>
-        {choices.length > 0 ? (
-          <select value={given[name] ?? usual} onChange={(event) => onGive(name, event.currentTarget.value)}>
-            {choices.map((one) => <option key={one} value={one}>{one}</option>)}
-          </select>
-        ) : (
-          <input value={given[name] ?? ""} placeholder={usual} required={required} autocomplete="off" spellcheck={false} onChange={(event) => onGive(name, event.currentTarget.value.trim())} />
-        )}
-      </Field>
-    ));
-  const needed = options.filter((one) => one.required);
-  const others = options.filter((one) => !one.required);
-  return (
-    <>
-      {needed.length > 0 && <div class="three" data-testid="needed">{fields(needed)}</div>}
-      {others.length > 0 && (
-        <details data-testid="options">
-          <summary>Options of this format</summary>
-          <div class="three">{fields(others)}</div>
-        </details>
-      )}
-    </>
-  );
-}
-
-/** The format is for another program than the one that measured the plan. */
-function Warning({ handover }: { handover: Handover }) {
-  return (
-    <div class="error-state" role="note" data-testid="handover">
-      <p>
-        <strong>Not measured with {handover.program}</strong>
-      </p>
-      <p>The plan was {handover.warning}.</p>
-      <p>{handover.offer}:</p>
-      <Text name="Confirm there" text={handover.confirm} testid="confirm-command" />
-    </div>
   );
 }
 
