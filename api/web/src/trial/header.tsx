@@ -1,4 +1,5 @@
 /** Which trial this is and of which setting, how it ended, and the plan for use. */
+import { changesOf } from "../campaign/data/figures";
 import { useState } from "preact/hooks";
 import { useAct } from "../api/act";
 import { newKey, post } from "../api/client";
@@ -13,7 +14,6 @@ import { Trouble } from "../ui/dialog";
 import { JsonLink } from "../ui/json";
 import { Title } from "../ui/title";
 import { CAUSE_WORDS, trialWord } from "../words";
-import { changesOf } from "./changes";
 
 /** A fresh job of the same plan, as a trial of its own. */
 function Again({ campaign, path }: { campaign: CampaignView; path: string }) {

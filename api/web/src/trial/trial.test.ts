@@ -1,7 +1,7 @@
+import { changesOf } from "../campaign/data/figures";
 import { expect, test } from "vitest";
 import type { Plan } from "../api/types";
 import { PLAN } from "../campaign/data/trial.fixture";
-import { changesOf } from "./changes";
 import { quoted } from "./job";
 import { compareLosses, widest } from "./loss_differences";
 

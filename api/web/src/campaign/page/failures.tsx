@@ -13,7 +13,7 @@ import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
 import { TableFrame } from "../../ui/table";
 import { CAUSE_WORDS, changeWords, failureCounts } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
-import { dimensionsOf, INACTIVE, valueOf } from "../data/values";
+import { changesOf } from "../data/figures";
 
 export interface FailuresTabProps {
   campaign: CampaignView;
@@ -23,8 +23,6 @@ export interface FailuresTabProps {
 }
 
 const FIRST = 8;
-const FOLLOW = ["dp", "grad_accum_steps"];
-
 export function FailuresTab({ campaign, trials, analysis }: FailuresTabProps) {
   const { data } = useResource<RegistryView>("registry");
   const failed = trials.filter(({ failure }) => failure !== null);
@@ -94,15 +92,10 @@ function CauseCard({ campaign, cause, trials, advice }: CauseProps) {
   );
 }
 
-/** What differs from the baseline, without what follows from it. */
-function settingWords(campaign: CampaignView, trial: TrialBrief): string {
-  const { baseline } = campaign.spec;
-  if (!baseline) return trial.plan_key;
-  const changes = dimensionsOf(campaign).flatMap(({ name }) => {
-    const [before, after] = [valueOf({ ...trial, plan: baseline }, name), valueOf(trial, name)];
-    return before === after || after === INACTIVE || FOLLOW.includes(name) ? [] : [changeWords({ knob: name, before, after })];
-  });
-  return changes.join(", ") || "the baseline";
+/** What differs from the baseline. */
+function settingWords({ spec: { baseline } }: CampaignView, { plan, plan_key }: TrialBrief): string {
+  if (!baseline) return plan_key;
+  return changesOf(plan, baseline).map(changeWords).join(", ") || "the baseline";
 }
 
 /** The predicted peak as a bar, with a mark where the device ends. */
