@@ -1,13 +1,14 @@
-/** What `rest.ts` holds, each as a component whose code comes when it is first shown. */
+/** What the two `rest.ts` hold, each as a component whose code comes when it is first shown. */
 import { lazy } from "./ui/lazy";
 
-const rest = () => import("./rest");
-export const AboutTab = lazy(async () => (await rest()).AboutTab);
-export const ChartsTab = lazy(async () => (await rest()).ChartsTab);
-export const Compare = lazy(async () => (await rest()).Compare);
-export const Create = lazy(async () => (await rest()).Create);
-export const FailuresTab = lazy(async () => (await rest()).FailuresTab);
-export const FitPage = lazy(async () => (await rest()).FitPage);
-export const TrialComparison = lazy(async () => (await rest()).TrialComparison);
-export const TrialPage = lazy(async () => (await rest()).TrialPage);
-export const UseDialog = lazy(async () => (await rest()).UseDialog);
+const ofCampaign = () => import("./campaign/rest");
+export const AboutTab = lazy(async () => (await ofCampaign()).AboutTab);
+export const ChartsTab = lazy(async () => (await ofCampaign()).ChartsTab);
+export const FailuresTab = lazy(async () => (await ofCampaign()).FailuresTab);
+export const TrialComparison = lazy(async () => (await ofCampaign()).TrialComparison);
+export const UseDialog = lazy(async () => (await ofCampaign()).UseDialog);
+const pages = () => import("./rest");
+export const Compare = lazy(async () => (await pages()).Compare);
+export const Create = lazy(async () => (await pages()).Create);
+export const FitPage = lazy(async () => (await pages()).FitPage);
+export const TrialPage = lazy(async () => (await pages()).TrialPage);
