@@ -26,10 +26,10 @@ def take(url: str, token: str, campaign: str) -> None:
     best = _best_trial(url, token, campaign)
     pages = (
         ("campaigns", "#/", "campaign-table", "light", 400),
-        ("campaign", f"#/campaigns/{campaign}", "failures", "light", 1500),
-        ("campaign-dark", f"#/campaigns/{campaign}", "failures", "dark", 860),
+        ("campaign", f"#/campaigns/{campaign}", "why-steps", "light", 1000),
+        ("campaign-dark", f"#/campaigns/{campaign}?tab=charts", "why-steps", "dark", 1400),
         ("trial", f"#/campaigns/{campaign}/trials/{best}", "step-times", "light", 860),
-        ("create", "#/new", "predicted-best", "light", 860),
+        ("create", "#/new?from=" + campaign, "predicted-best", "light", 860),
     )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
