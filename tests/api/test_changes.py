@@ -292,6 +292,16 @@ def test_the_recommended_setting_and_the_baseline_are_measured_side_by_side(clie
     assert (len(after), after[: len(before)] == before) == (len(before) + len(made.json()), True)
 
 
+def test_where_the_baseline_is_kept_the_best_other_setting_is_measured_beside_it(client, create, drive):
+    id = create(budget={"trials": 4}, confirm=0)
+    drive(id)
+    summary = shown(client, id)["summary"]
+    assert summary["recommended_is_baseline"], "without second runs nothing else is recommended"
+    made = client.post(f"/v1/campaigns/{id}:revalidate", json={}).json()
+    best = [one["plan_key"] for one in client.get(f"/v1/campaigns/{id}/best").json()["best"] if one["origin"] == "search"]
+    assert [one["plan_key"] for one in made] == [best[0], summary["recommended"]["plan_key"]]
+
+
 def test_what_was_never_measured_is_not_measured_once_more(client, create, drive, problem):
     id = create()
     problem(client.post(f"/v1/campaigns/{id}:revalidate", json={}), 409, "/problems/illegal-move")

@@ -84,10 +84,15 @@ class Changing:
         return self._repeat(*self._store.recorded(campaign_id), [plan])[0]
 
     def revalidate(self, campaign_id: str) -> list[Trial]:
-        """As `rerun`, of the recommended plan and the baseline, side by side."""
+        """As `rerun`, of the recommended plan and the baseline, side by side; where the baseline is recommended, of the
+        best other plan that may be."""
         campaign, trials = self._store.recorded(campaign_id)
-        recommended = winners_of(campaign.spec, rank(campaign, trials)).recommended
-        plans = [] if recommended is None else [recommended.trial.plan]
+        ranking = rank(campaign, trials)
+        usable = (entry for entry in ranking if entry.usable and entry.trial.origin is not Origin.BASELINE)
+        chosen = winners_of(campaign.spec, ranking).recommended
+        if chosen is None or chosen.trial.origin is Origin.BASELINE:
+            chosen = next(usable, chosen)
+        plans = [] if chosen is None else [chosen.trial.plan]
         plans += [trial.plan for trial in trials if trial.measurement and trial.origin is Origin.BASELINE]
         return self._repeat(campaign, trials, list(dict.fromkeys(plans)))
 
