@@ -19,7 +19,9 @@ def shown(client, id):
 
 
 def trials(client, id, **query):
-    return client.get(f"/v1/campaigns/{id}/trials", params={"view": "brief", **query}).json()["trials"]
+    """As each is by its own run: what its setting has grows with further runs."""
+    listed = client.get(f"/v1/campaigns/{id}/trials", params={"view": "brief", **query}).json()["trials"]
+    return [{name: value for name, value in trial.items() if name != "setting"} for trial in listed]
 
 
 def kinds(client, id):
