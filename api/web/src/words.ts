@@ -1,5 +1,5 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
-import type { CampaignState, Cause, Change, TrialBrief, TrialState, Verdict } from "./api/types";
+import type { AttemptView, CampaignState, Cause, Change, TrialBrief, TrialState, Verdict } from "./api/types";
 import { labelOf } from "./campaign/data/values";
 import { clock, count } from "./format";
 
@@ -62,6 +62,11 @@ export const CAUSE_WORDS: Record<Cause, string> = {
 export function waitWords({ submitted_at, wait }: Pick<TrialBrief, "submitted_at" | "wait">): string {
   if (submitted_at === null) return wait;
   return `queued since ${clock(submitted_at)}${wait && `: ${wait}`}`;
+}
+
+/** Of a failure: "rank 3 in the forward pass". */
+export function whereWords({ failed_rank, phase }: Pick<AttemptView, "failed_rank" | "phase">): string {
+  return [failed_rank !== null && `rank ${failed_rank}`, phase && `in ${phase}`].filter(Boolean).join(" ");
 }
 
 /** How a trial ended, or how far it is. */

@@ -54,6 +54,6 @@ export function Tiles({ campaign, trial, own }: { campaign: CampaignView; trial:
   );
 }
 
-function largest(values: readonly number[] | undefined): number | null {
+export function largest(values: readonly number[] | undefined): number | null {
   return values === undefined || values.length === 0 ? null : Math.max(...values);
 }

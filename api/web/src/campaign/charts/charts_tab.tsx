@@ -7,10 +7,9 @@ import type { Goal } from "../data/goal";
 import type { Dimension } from "../data/values";
 import { BestChart } from "./best_chart";
 import { HeatMap } from "./heat_map";
-import { byImportance } from "./names";
-import { ParallelCard } from "./parallel_card";
+import { ParallelCard } from "./parallel_plot";
 import { Scatter } from "./scatter";
-import { SensitivityCard } from "./sensitivity";
+import { byImportance, SensitivityCard } from "./sensitivity";
 import { SizesCard } from "./sizes";
 import { TimelineCard } from "./timeline";
 
@@ -44,13 +43,13 @@ export function ChartsTab({ campaign, goal, dimensions, varied, differing, trial
   return (
     <div class="chart-cards" data-testid="charts">
       <div class="chart-row">
-        <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} simulated={made} />
+        <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
         <SensitivityCard analysis={analysis} dimensions={dimensions} />
       </div>
       {own.length > 1 && <ParallelCard campaign={campaign.id} goal={goal} varied={own} trials={trials} filters={filters} />}
       <div class="chart-row">
         {own.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={made} />}
-        <Scatter campaign={campaign} goal={goal} dimensions={all} trials={trials} shown={shownSet} simulated={made} />
+        <Scatter campaign={campaign} goal={goal} dimensions={all} trials={trials} shown={shownSet} />
       </div>
       {!made && <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />}
       <SizesCard campaign={campaign.id} analysis={analysis} />

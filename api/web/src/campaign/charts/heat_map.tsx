@@ -3,13 +3,13 @@
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
 import { bareObjective, number } from "../../format";
-import { useFilter } from "../../filters";
 import { Card } from "../../ui/basics";
 import { type Cell, cellsOf } from "../data/cells";
 import { setConditions } from "../data/conditions";
 import type { Condition, Filters } from "../data/filters";
 import { type Goal, merit } from "../data/goal";
 import type { Dimension } from "../data/values";
+import { useChoice } from "./choices";
 import { rampStep } from "./marks";
 import { extent } from "./scales";
 
@@ -24,22 +24,15 @@ interface HeatMapProps {
 }
 
 export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }: HeatMapProps) {
-  const [across, setAcross] = useFilter("across");
-  const [up, setUp] = useFilter("up");
-  const chosen = (name: string, first: number) => dimensions.find((one) => one.name === name) ?? dimensions[first]!;
-  const [x, y] = [chosen(across, 0), chosen(up, 1)];
+  const [x, acrossChoice] = useChoice("across", "Across", dimensions, dimensions[0]!);
+  const [y, upChoice] = useChoice("up", "Up", dimensions, dimensions[1]!);
   const { xs, ys, rows } = useMemo(() => cellsOf(trials, shown, x, y, goal), [trials, shown, x, y, goal]);
   const ends = extent(rows.flatMap((row) => row.flatMap((cell) => cell?.best?.objective?.value ?? [])));
   return (
     <Card
       title={`Best by ${x.label} × ${y.label}`}
       testid="heat-map"
-      aside={
-        <div class="row heat-choice">
-          <Choice label="Across" value={x} all={dimensions} onChoose={setAcross} />
-          <Choice label="Up" value={y} all={dimensions} onChoose={setUp} />
-        </div>
-      }
+      aside={<div class="row heat-choice">{acrossChoice}{upChoice}</div>}
     >
       <div class="chart-scroll">
         <div class="heat" role="group" aria-label={`Best ${goal.label} by ${x.label} and ${y.label}`} style={{ grid: `repeat(${ys.length}, minmax(46px, 1fr)) auto / fit-content(120px) repeat(${xs.length}, minmax(44px, 1fr))` }}>
@@ -63,23 +56,6 @@ export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }:
         {goal.label}{simulated && ", simulated"}: the best of the trials that pass the filters
       </p>
     </Card>
-  );
-}
-
-interface ChoiceProps {
-  label: string;
-  value: Dimension;
-  all: readonly Dimension[];
-  onChoose: (name: string) => void;
-}
-
-function Choice({ label, value, all, onChoose }: ChoiceProps) {
-  return (
-    <select aria-label={label} title={value.title} value={value.name} onChange={(event) => onChoose(event.currentTarget.value)}>
-      {all.map(({ name, label, title }) => (
-        <option key={name} value={name} title={title}>{label}</option>
-      ))}
-    </select>
   );
 }
 

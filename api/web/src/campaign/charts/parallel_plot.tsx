@@ -4,16 +4,19 @@ import { useMemo, useState } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
 import { bareObjective } from "../../format";
 import { go, href } from "../../router";
-import { useWidth } from "./width";
+import { Card } from "../../ui/basics";
+import { Menu } from "../../ui/menu";
 import { setConditions, wordOf } from "../data/conditions";
 import { type Condition, type Filters, passes } from "../data/filters";
-import { type Goal, merit } from "../data/goal";
+import { type Goal, isBetter, merit } from "../data/goal";
+import { useRemembered } from "../data/remembered";
+import { type Dimension, labelOf, outcomeOf } from "../data/values";
 import { line as pathOf, rampStep } from "./marks";
 import { outcomesOf } from "./outcomes";
 import { type Axis, conditionOf, type Frame, type Line, levelAxis, linesOf, nearest } from "./parallel";
 import { inLines, ParallelAxis } from "./parallel_axis";
 import { BOLD_PX, extent } from "./scales";
-import { type Dimension, labelOf, outcomeOf } from "../data/values";
+import { useWidth } from "./width";
 
 const HEIGHT = 334;
 const TOP = 44;
@@ -23,24 +26,30 @@ const LEAST_GAP = 78;
 /** Beside the first axis and the last, for their names. */
 const SIDE = 60;
 const REACH = 8;
+/** Above that many, lines cover each other: the best tenth says more. */
+const MANY = 1000;
+/** More axes are not read. */
+const MOST_AXES = 7;
 /** Filtered lines are only the ground that the others lie on: so many show it, however many there are. */
 const MOST_OFF = 400;
 /** So many broken lines would cover each other. */
 const MOST_BROKEN = 400;
 
-interface ParallelPlotProps {
+interface ParallelProps {
   campaign: string;
   goal: Goal;
-  /** Dimensions from left to right; the objective comes last. */
-  dimensions: readonly Dimension[];
-  /** Of what the axes are made. */
+  /** Dimensions in which the trials differ, those that matter most first: the first are the axes until others are chosen. */
+  varied: readonly Dimension[];
   trials: readonly TrialBrief[];
-  /** Which of them are drawn. */
-  drawn: readonly TrialBrief[];
   filters: Filters;
 }
 
-export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filters }: ParallelPlotProps) {
+export function ParallelCard({ campaign, goal, varied, trials: all, filters }: ParallelProps) {
+  const [asked, ask] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.axes.asked", {});
+  const trials = useMemo(() => all.filter(({ verdict }) => verdict !== null && verdict !== "cancelled"), [all]);
+  const drawn = useMemo(() => (trials.length > MANY ? bestOf(trials, goal) : trials), [trials, goal]);
+  // From left to right; the objective comes last.
+  const dimensions = useMemo(() => varied.filter(({ name }, at) => asked[name] ?? at < MOST_AXES), [varied, asked]);
   const [box, room] = useWidth<HTMLDivElement>();
   const [drag, setDrag] = useState<{ name: string; condition: Condition | null } | null>(null);
   const [pointed, point] = useState<Line | null>(null);
@@ -62,48 +71,69 @@ export function ParallelPlot({ campaign, goal, dimensions, trials, drawn, filter
     if (done) setConditions({ [name]: condition });
   };
   return (
-    <figure class="plot">
-      <div ref={box} class="chart-scroll">
-        <div class="chart-box" style={{ height: `${HEIGHT}px`, width: `${width}px` }} data-lines={split.on.length}>
-          <svg
-            width={width}
-            height={HEIGHT}
-            role="group"
-            aria-label={`Parallel coordinates of ${split.on.length} trials${without && `; without a result: ${without}`}${why && `. ${why}`}`}
-            onPointerMove={(event) => {
-              if (drag === null) point(nearest(split.on, frame, event.offsetX, event.offsetY, REACH));
-            }}
-            onPointerLeave={() => point(null)}
-            onClick={() => pointed && go(href({ page: "trial", id: campaign, number: pointed.trial.number }))}
-          >
-            {marks}
-            <line class="rail" x1={frame.x[0]} x2={frame.x.at(-1)} y1={RAIL} y2={RAIL} />
-            {pointed && <path class="pointed-line" d={pathsOf([pointed], frame)} />}
-            {axes.map((axis, at) => (
-              <ParallelAxis
-                key={axis.name}
-                axis={axis}
-                label={labels[at]!}
-                title={dimensions[at]?.title ?? goal.label}
-                room={gap - 10}
-                x={frame.x[at]!}
-                frame={frame}
-                goal={goal}
-                condition={looked.on[axis.name]}
-                onBrush={(from, to, done) => brush(axis.name, conditionOf(axis, from, to), done)}
-                onCondition={(condition) => brush(axis.name, condition, true)}
-              />
-            ))}
-            <text class="rail-label" x={frame.x.at(-1)! + 8} y={RAIL + 3}>no result</text>
-            {why && <text class="none" data-testid="no-lines" x={Math.min(width, room) / 2} y={HEIGHT / 2} text-anchor="middle">{why}</text>}
-          </svg>
+    <Card
+      title={drawn === trials ? "Parallel coordinates" : "Parallel coordinates of the best tenth"}
+      testid="parallel"
+      aside={
+        <Menu label={`Axes${dimensions.length < varied.length ? ` (${dimensions.length} of ${varied.length})` : ""}`} stays>
+          {varied.map(({ name, label, title }) => (
+            <label key={name} title={title}>
+              <input type="checkbox" checked={dimensions.some((one) => one.name === name)} onChange={(event) => ask({ ...asked, [name]: event.currentTarget.checked })} />
+              {label}
+            </label>
+          ))}
+        </Menu>
+      }
+    >
+      <figure class="plot">
+        <div ref={box} class="chart-scroll">
+          <div class="chart-box" style={{ height: `${HEIGHT}px`, width: `${width}px` }} data-lines={split.on.length}>
+            <svg
+              width={width}
+              height={HEIGHT}
+              role="group"
+              aria-label={`Parallel coordinates of ${split.on.length} trials${without && `; without a result: ${without}`}${why && `. ${why}`}`}
+              onPointerMove={(event) => {
+                if (drag === null) point(nearest(split.on, frame, event.offsetX, event.offsetY, REACH));
+              }}
+              onPointerLeave={() => point(null)}
+              onClick={() => pointed && go(href({ page: "trial", id: campaign, number: pointed.trial.number }))}
+            >
+              {marks}
+              <line class="rail" x1={frame.x[0]} x2={frame.x.at(-1)} y1={RAIL} y2={RAIL} />
+              {pointed && <path class="pointed-line" d={pathsOf([pointed], frame)} />}
+              {axes.map((axis, at) => (
+                <ParallelAxis
+                  key={axis.name}
+                  axis={axis}
+                  label={labels[at]!}
+                  title={dimensions[at]?.title ?? goal.label}
+                  room={gap - 10}
+                  x={frame.x[at]!}
+                  frame={frame}
+                  goal={goal}
+                  condition={looked.on[axis.name]}
+                  onBrush={(from, to, done) => brush(axis.name, conditionOf(axis, from, to), done)}
+                  onCondition={(condition) => brush(axis.name, condition, true)}
+                />
+              ))}
+              <text class="rail-label" x={frame.x.at(-1)! + 8} y={RAIL + 3}>no result</text>
+              {why && <text class="none" data-testid="no-lines" x={Math.min(width, room) / 2} y={HEIGHT / 2} text-anchor="middle">{why}</text>}
+            </svg>
+          </div>
         </div>
-      </div>
-      <p class="chart-note" aria-hidden="true">
-        {pointed ? lineWords(pointed.trial, goal) : `${without && `No result: ${without}. `}Drag over an axis to filter, click it to clear. By keyboard: arrows move, Shift and arrows widen, Delete clears.`}
-      </p>
-    </figure>
+        <p class="chart-note" aria-hidden="true">
+          {pointed ? lineWords(pointed.trial, goal) : `${without && `No result: ${without}. `}Drag over an axis to filter, click it to clear. By keyboard: arrows move, Shift and arrows widen, Delete clears.`}
+        </p>
+      </figure>
+    </Card>
   );
+}
+
+function bestOf(trials: readonly TrialBrief[], goal: Goal): readonly TrialBrief[] {
+  const measured = trials.filter((trial) => trial.objective !== null);
+  measured.sort((a, b) => (isBetter(goal, a.objective!.value, b.objective!.value) ? -1 : 1));
+  return measured.slice(0, Math.ceil(measured.length / 10));
 }
 
 function axesOf(trials: readonly TrialBrief[], dimensions: readonly Dimension[], goal: Goal): Axis[] {

@@ -73,6 +73,15 @@ export function ticks(low: number, high: number, about: number, steps: Steps = "
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
 }
 
+/** Of a log scale: powers of two where bytes are counted, else 1, 2 and 5 of each power of ten; of less than that as on a linear one. */
+export function logTicks({ low, high }: Scale, steps: Steps): number[] {
+  const [base, factors] = steps === "bytes" ? [2, [1]] : [10, [1, 2, 5]];
+  const [first, last] = [low, high].map((end) => Math.floor(Math.log(end) / Math.log(base))) as [number, number];
+  const all = Array.from({ length: last - first + 1 }, (_, at) => factors.map((factor) => Number((factor * base ** (first + at)).toPrecision(12)))).flat();
+  const found = all.filter((value) => low <= value && value <= high);
+  return found.length < 3 ? ticks(low, high, 6, steps) : found;
+}
+
 /** A tick: where, and what is written there. */
 export type Tick = readonly [at: number, words: string];
 
