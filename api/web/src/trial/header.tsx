@@ -5,9 +5,9 @@ import { useAct } from "../api/act";
 import { newKey, post } from "../api/client";
 import { useCan, useChanges } from "../api/session";
 import type { CampaignView, TrialBrief, TrialView } from "../api/types";
+import { Changes } from "../campaign/page/answer";
 import { UseButton } from "../campaign/page/use_button";
 import { whyChosen } from "../campaign/page/running";
-import { AXES, labelOf } from "../campaign/data/values";
 import { go, href } from "../router";
 import { Button, ButtonLink, Chip } from "../ui/basics";
 import { Trouble } from "../ui/dialog";
@@ -71,13 +71,7 @@ export function Header({ campaign, trial, path, runs }: { campaign: CampaignView
         </div>
       </div>
       <p data-testid="changes">
-        {changes.map(({ knob, before, after }, at) => (
-          <span key={knob} title={AXES.find(({ name }) => name === knob)?.title}>
-            {at > 0 && ", "}
-            {labelOf(knob)} {String(before ?? "inactive")} → <strong>{String(after ?? "inactive")}</strong>
-          </span>
-        ))}{" "}
-        <span class="mono muted">{trial.plan_key}</span>
+        <Changes campaign={campaign} changes={changes} /> <span class="mono muted">{trial.plan_key}</span>
       </p>
       <p class="muted">
         {whyChosen(trial)}

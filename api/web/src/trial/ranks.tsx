@@ -1,6 +1,6 @@
 /** Memory and own work of every rank: whether they are alike, and which one holds the others up. */
 import type { ComponentChildren } from "preact";
-import type { CampaignView, MeasurementView, PartialView, ProfileView } from "../api/types";
+import type { CampaignView, TrialView } from "../api/types";
 import { type Axis, byteNumbers, levels, numbers } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
 import { box } from "../campaign/charts/marks";
@@ -13,9 +13,10 @@ const HEIGHT = 200;
 const FILLED = 0.7;
 const WIDEST = 60;
 
-export function Ranks({ campaign, measured, profile }: { campaign: CampaignView; measured: MeasurementView | PartialView; profile: ProfileView | null }) {
+export function Ranks({ campaign, trial: { measurement, partial } }: { campaign: CampaignView; trial: TrialView }) {
   const limit = campaign.spec.cluster.device?.memory_bytes ?? null;
-  const { peak_memory_bytes: tensors, peak_held_bytes: held } = measured;
+  const { peak_memory_bytes: tensors, peak_held_bytes: held } = (measurement ?? partial)!;
+  const profile = measurement?.profile;
   const straggler = profile?.straggler;
   const memoryOf = (index: number | null) => {
     const rank = index ?? fullest(held.length > 0 ? held : tensors);

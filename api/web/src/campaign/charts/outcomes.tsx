@@ -1,8 +1,8 @@
 /** Trials by how they ended: each outcome with its shape, its colour and its word, so that none is told by colour alone. */
 import type { ComponentChildren } from "preact";
-import type { TrialBrief, TrialState, Verdict } from "../../api/types";
+import type { TrialBrief } from "../../api/types";
 import { count } from "../../format";
-import { type Tone, VERDICT_TONES } from "../../words";
+import { type Tone, trialWord } from "../../words";
 import { wordOf } from "../data/conditions";
 import { isAgain } from "../data/goal";
 import { outcomeOf } from "../data/values";
@@ -10,10 +10,6 @@ import { marks, type Point, type Shape, shapeOf } from "./marks";
 
 /** So many dots cover each other: they are small and let through what lies under them. */
 const MANY = 500;
-
-export function toneOf(outcome: string): Tone {
-  return VERDICT_TONES[outcome as Verdict] ?? ((outcome as TrialState) === "running" ? "running" : "plain");
-}
 
 /** Those of each outcome together, the most frequent first: it lies under the others. */
 export function outcomesOf<T>(all: readonly T[], trialOf: (one: T) => TrialBrief): [string, Tone, T[]][] {
@@ -24,7 +20,7 @@ export function outcomesOf<T>(all: readonly T[], trialOf: (one: T) => TrialBrief
     if (some) some.push(one);
     else found.set(outcome, [one]);
   }
-  return [...found].map(([outcome, some]): [string, Tone, T[]] => [outcome, toneOf(outcome), some]).sort((a, b) => b[2].length - a[2].length);
+  return [...found].map(([outcome, some]): [string, Tone, T[]] => [outcome, trialWord(trialOf(some[0]!)).tone, some]).sort((a, b) => b[2].length - a[2].length);
 }
 
 const isHollow = (trial: TrialBrief) => isAgain(trial) && trial.objective !== null;

@@ -5,7 +5,7 @@ import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
 import { wordOf } from "../data/conditions";
 import type { Goal } from "../data/goal";
-import { type Bar, type Lanes, timelineOf } from "../data/lanes";
+import { type Bar, timelineOf } from "../data/lanes";
 import { outcomeOf } from "../data/values";
 import { levels, times } from "./axes";
 import { Chart, type Frame } from "./chart";
@@ -13,7 +13,6 @@ import { Dots, OutcomeLegend, outcomesOf } from "./outcomes";
 import { box } from "./marks";
 import { toPixel, toValue } from "./scales";
 
-const MOST_LANES = 32;
 const LANE_PX = 18;
 const BAR_PX = 14;
 const LEAST_PX = 1.5;
@@ -26,8 +25,7 @@ interface TimelineProps {
 }
 
 export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
-  const by: Lanes = trials.some(({ nodes }) => nodes.length > 0) ? "node" : "slot";
-  const { names, bars, left } = timelineOf(trials, by, Date.now(), MOST_LANES);
+  const { names, bars, left } = timelineOf(trials, Date.now());
   // In one lane it says no more than the table.
   if (names.length < 2) return null;
   const visible = bars.filter(({ trial }) => shown.has(trial));
@@ -70,7 +68,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
         {draw}
       </Chart>
       <OutcomeLegend trials={ran} made="measured" />
-      {left > 0 && <p class="muted small">{count(left)} more {by}s are not drawn.</p>}
+      {left > 0 && <p class="muted small">{count(left)} more nodes are not drawn.</p>}
     </Card>
   );
 }

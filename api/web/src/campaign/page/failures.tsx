@@ -11,7 +11,7 @@ import { Button, Card } from "../../ui/basics";
 import { Confirm, Dialog, Trouble } from "../../ui/dialog";
 import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
 import { TableFrame } from "../../ui/table";
-import { CAUSE_WORDS, changeWords, failureCounts } from "../../words";
+import { CAUSE_WORDS, changeWords, failureCounts, whereWords } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
 import { changesOf } from "../data/figures";
 
@@ -19,7 +19,6 @@ export interface FailuresTabProps {
   campaign: CampaignView;
   trials: readonly TrialBrief[];
   analysis: Analysis | undefined;
-  onChange: () => void;
 }
 
 const FIRST = 8;
@@ -118,7 +117,7 @@ function Predicted({ campaign, trial }: { campaign: CampaignView; trial: TrialBr
 function LogDialog({ path, onClose }: { path: string; onClose: () => void }) {
   const { data, problem } = useResource<TrialView>(path);
   const last = data?.attempts.at(-1);
-  const where = [last?.failed_rank != null && `rank ${last.failed_rank}`, last?.phase && `in ${last.phase}`].filter(Boolean).join(" ");
+  const where = last && whereWords(last);
   return (
     <Dialog title={`Trial ${data?.number ?? ""}: end of the log`} onClose={onClose} wide testid="failure-log">
       {problem && <ErrorState problem={problem} />}
