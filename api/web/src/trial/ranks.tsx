@@ -42,9 +42,9 @@ export function Ranks({ campaign, trial: { measurement, partial } }: { campaign:
             )}
           </RankChart>
           <ul class="chart-legend">
-            <li><span class="mark-key accent" /> tensors</li>
-            <li><span class="mark-key held" /> held by the process</li>
-            {limit !== null && <li><span class="mark-key limit-line" /> the device: {bytes(limit)}</li>}
+            <li><span class="mark-key bars-own" /> tensors</li>
+            <li><span class="mark-key bars-held" /> held by the process</li>
+            {limit !== null && <li><span class="mark-key limit" /> the device: {bytes(limit)}</li>}
           </ul>
         </Card>
       )}
@@ -59,8 +59,8 @@ export function Ranks({ campaign, trial: { measurement, partial } }: { campaign:
             )}
           </RankChart>
           <ul class="chart-legend">
-            <li><span class="mark-key accent" /> compute and optimizer, median of the profiled steps</li>
-            {straggler && <li><span class="mark-key slow" /> straggler</li>}
+            <li><span class="mark-key bars-own" /> compute and optimizer, median of the profiled steps</li>
+            {straggler && <li><span class="mark-key bars-slow" /> straggler</li>}
           </ul>
         </Card>
       )}

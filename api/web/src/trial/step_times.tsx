@@ -54,7 +54,7 @@ export function StepTimes({ trial: { measurement: given, partial } }: { trial: T
       <ul class="chart-legend">
         {warmup.length > 0 && <li><span class="mark-key warm" /> warming up{Math.max(...warmup) > mean * MOST && " (longest at the edge)"}</li>}
         {given?.compile_s != null && <li>compiling took {duration(given.compile_s)} before them</li>}
-        <li><span class="mark-key point" /> timed step</li>
+        <li><span class="mark-key dots" /> timed step</li>
         <li><span class="mark-key best" /> mean{interval && " with 95 % interval"}</li>
       </ul>
     </Card>

@@ -96,22 +96,16 @@ export function BestChart({ campaign, goal, trials, shown }: BestChartProps) {
       >
         {draw}
       </Chart>
-      <OutcomeLegend trials={visible.map(({ trial }) => trial)} made={measured}>
+      <OutcomeLegend all={visible} made={measured}>
         <li><span class="mark-key best" /> fastest once so far{reached.some(({ best }) => best && best.low < best.high) && ", with the 95 % interval of its steps"}</li>
       </OutcomeLegend>
     </Card>
   );
 }
 
-interface Winner {
-  readonly words: string;
-  readonly trial: number;
-  readonly value: number;
-}
-
 /** What has a name beside the fastest once, which the line ends at; one for a trial that has both. */
-function namedOf({ summary: { recommended, fastest_confirmed } }: CampaignView): Winner[] {
-  const named = (words: string, found: typeof recommended): Winner[] => (found ? [{ words, trial: found.trial, value: found.objective.value }] : []);
-  if (recommended && recommended.trial === fastest_confirmed?.trial) return named("recommended, fastest confirmed", recommended);
-  return [...named("recommended", recommended), ...named("fastest confirmed", fastest_confirmed)];
+function namedOf({ summary: { recommended, fastest_confirmed } }: CampaignView) {
+  const both = recommended?.trial === fastest_confirmed?.trial;
+  const named = both ? { "recommended, fastest confirmed": recommended } : { recommended, "fastest confirmed": fastest_confirmed };
+  return Object.entries(named).flatMap(([words, found]) => (found ? [{ words, trial: found.trial, value: found.objective.value }] : []));
 }

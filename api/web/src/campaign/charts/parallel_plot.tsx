@@ -62,7 +62,7 @@ export function ParallelCard({ campaign, goal, varied, trials: all, filters }: P
   const split = useMemo(() => splitLines(lines, looked, goal, ends), [lines, looked, goal, ends]);
   const marks = useMemo(() => <Lines split={split} xs={xs} />, [split, xs]);
   const why = split.on.length === 0 && room > 0 ? "No trial passes the filters." : "";
-  const without = outcomesOf(split.on.filter(({ trial }) => trial.objective === null), ({ trial }) => trial).map(([outcome, , some]) => `${some.length} ${wordOf(outcome)}`).join(", ");
+  const without = outcomesOf(split.on.filter(({ trial }) => trial.objective === null)).map(([outcome, , some]) => `${some.length} ${wordOf(outcome)}`).join(", ");
   const brush = (name: string, condition: Condition | null, done: boolean) => {
     setDrag(done ? null : { name, condition });
     if (done) setConditions({ [name]: condition });
@@ -166,7 +166,7 @@ function Lines({ split: { off, on, ramps }, xs }: { split: Split; xs: readonly n
   return (
     <g class={on.length > MOST_BROKEN ? "lines" : "lines broken"}>
       <path class="off" d={pathsOf(off.filter((_, at) => at % every === 0), xs)} />
-      {outcomesOf(on.filter(({ trial }) => trial.objective === null), ({ trial }) => trial).map(([outcome, tone, some]) => (
+      {outcomesOf(on.filter(({ trial }) => trial.objective === null)).map(([outcome, tone, some]) => (
         <path key={outcome} class={`dots-${tone}`} data-testid={`lines-${outcome}`} opacity={0.4 * many} d={pathsOf(some, xs)} />
       ))}
       {ramps.map((some, step) => (

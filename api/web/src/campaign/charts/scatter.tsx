@@ -6,11 +6,11 @@ import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
 import { Menu } from "../../ui/menu";
 import { setConditions, wordOf } from "../data/conditions";
-import { frontOf, measured } from "../data/front";
+import { frontOf } from "../data/front";
 import { type Condition, rangeOf } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { isBytes, quantitiesOf, type Quantity, quantityWords } from "../data/quantities";
-import { type Dimension, INACTIVE, levelsOf, outcomeOf, type Value, valueOf } from "../data/values";
+import { type Dimension, INACTIVE, levelsOf, MEASURED, outcomeOf, type Value, valueOf } from "../data/values";
 import { type Axis, byteNumbers, doublings, levels, numbers, whole } from "./axes";
 import { Chart, type Frame, Label, onRail, type Stretch } from "./chart";
 import { useChoice, useLog } from "./choices";
@@ -23,8 +23,6 @@ import { toPixel } from "./scales";
 const JITTER = 0.4;
 /** A device with so many times what was used is not drawn to scale: the trials would lie in one heap. */
 const FAR = 4;
-/** What a device measures, where one does. */
-const MADE = new Set(["objective", "memory", "step_time", "tokens", "headroom"]);
 
 interface ScatterProps {
   campaign: CampaignView;
@@ -63,7 +61,7 @@ export function Scatter({ campaign, goal, dimensions, trials, shown }: ScatterPr
     .sort((a, b) => a.x - b.x);
   const visible = dots.filter(({ trial }) => shown.has(trial));
   const isFront = across.name === "memory" && up.name === "objective";
-  const front = isFront ? frontOf(measured(visible.map(({ trial }) => trial)), goal) : [];
+  const front = isFront ? frontOf(visible.map(({ trial }) => trial), goal) : [];
   const says = ({ name, label }: Quantity, trial: TrialBrief) => {
     const value = valueOf(trial, name);
     return `${label} ${typeof value === "number" ? quantityWords(name, value, goal) : String(value ?? UNKNOWN)}`;
@@ -127,7 +125,8 @@ function sideOf({ name, label, dimension }: Quantity, trials: readonly TrialBrie
   if (dimension) return sideOfLevels(dimension, label, levelsOf(trials, dimension));
   const of = (trial: TrialBrief) => valueOf(trial, name) as number | null;
   const values = trials.map(of).filter((value) => value !== null);
-  const title = simulated && MADE.has(name) ? `${label}, simulated` : label;
+  const made = name === "objective" || MEASURED.some((one) => one.name === name);
+  const title = simulated && made ? `${label}, simulated` : label;
   if (name === "number") return { axis: whole(values, label), of, keep: (ends) => rangeOf(ends, true) };
   if (!isBytes(name)) return { axis: numbers(values, { title, format: (value, digits) => quantityWords(name, value, goal, digits), log, room: 0.04 }), of, keep: rangeOf };
   const ends = limit !== null && limit < Math.max(...values) * FAR ? [limit] : [];

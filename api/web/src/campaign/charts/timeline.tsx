@@ -46,7 +46,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
     return (
       <>
         <path class="bars-off" d={path(bars.filter(({ trial }) => !shown.has(trial)))} />
-        {outcomesOf(visible, ({ trial }) => trial).map(([outcome, tone, some]) => (
+        {outcomesOf(visible).map(([outcome, tone, some]) => (
           <path key={outcome} class={`ran dots-${tone}`} d={path(some)} />
         ))}
         <Dots all={visible} at={({ from, to, lane }) => [toPixel(x, (from + to) / 2), toPixel(y, lane)]} />
@@ -67,7 +67,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
       >
         {draw}
       </Chart>
-      <OutcomeLegend trials={ran} made="measured" />
+      <OutcomeLegend all={ran.map((trial) => ({ trial }))} made="measured" />
       {left > 0 && <p class="muted small">{count(left)} more nodes are not drawn.</p>}
     </Card>
   );
