@@ -82,14 +82,8 @@ export function changeWords({ knob, before, after }: Change): string {
 
 /** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */
 export function failureWords(failures: Partial<Record<Cause, number>>): string {
-  return failureCounts(failures)
-    .map(([cause, times]) => `${count(times)} ${CAUSE_WORDS[cause] ?? cause}`)
-    .join(", ");
-}
-
-export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause, number][] {
-  const counts = Object.entries(failures) as [Cause, number][];
-  return counts.filter(([, count]) => count > 0).sort(([, a], [, b]) => b - a);
+  const counts = (Object.entries(failures) as [Cause, number][]).filter(([, times]) => times > 0).sort(([, a], [, b]) => b - a);
+  return counts.map(([cause, times]) => `${count(times)} ${CAUSE_WORDS[cause] ?? cause}`).join(", ");
 }
 
 /** Trials done of the budget's. Second runs are beyond it. */

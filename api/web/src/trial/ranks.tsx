@@ -49,7 +49,7 @@ export function Ranks({ campaign, trial: { measurement, partial } }: { campaign:
         </Card>
       )}
       {profile && (
-        <Card title="Own work by rank" aside={straggler && <strong data-testid="straggler">straggler: rank {straggler.rank}</strong>} testid="own-times">
+        <Card title="Own work by rank" aside={straggler && <strong>straggler: rank {straggler.rank}</strong>} testid="own-times">
           <RankChart label="Own work." ranks={profile.own_time_s.length} y={numbers(profile.own_time_s, { format: stepTime, fromZero: true, room: 0.05 })} describe={ownOf}>
             {(frame) => (
               <>

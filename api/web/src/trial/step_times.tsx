@@ -4,7 +4,7 @@ import { numbers, whole } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
 import { box, line, marks, type Point } from "../campaign/charts/marks";
 import { toPixel } from "../campaign/charts/scales";
-import { duration, interval as intervalWords, stepTime } from "../format";
+import { counted, duration, interval as intervalWords, stepTime } from "../format";
 import { Card } from "../ui/basics";
 
 /** Warming up is drawn up to so many means; what took longer lies at the upper edge. */
@@ -20,7 +20,7 @@ export function StepTimes({ trial: { measurement: given, partial } }: { trial: T
   const describe = (index: number | null) => {
     if (index === null) {
       const range = interval ? `, 95 %: ${intervalWords(interval.step_time_low_s, interval.step_time_high_s, stepTime)}` : "";
-      return `Mean of ${timed.length} timed ${timed.length === 1 ? "step" : "steps"}: ${stepTime(mean)}${range}`;
+      return `Mean of ${counted(timed.length, "timed step")}: ${stepTime(mean)}${range}`;
     }
     const warms = index < warmup.length;
     return `Step ${index + 1}${warms ? ", warming up" : ""}: ${stepTime(warms ? warmup[index] : timed[index - warmup.length])}`;

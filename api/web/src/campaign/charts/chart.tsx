@@ -192,7 +192,7 @@ function Axes({ frame, xTicks, yTicks, across, up, height, rail }: AxesProps) {
       {rail && (
         <g data-testid="rail">
           <line class="rail" x1={left} x2={right} y1={onRail(frame)} y2={onRail(frame)} />
-          <text class="rail-label" x={left - 6} y={onRail(frame) + 4} text-anchor="end">none</text>
+          <text x={left - 6} y={onRail(frame) + 4} text-anchor="end">none</text>
         </g>
       )}
       <path class="grid" d={yTicks.map(([value]) => `M${left} ${toPixel(y, value).toFixed(1)}H${right}`).join("")} />
@@ -206,7 +206,7 @@ function Axes({ frame, xTicks, yTicks, across, up, height, rail }: AxesProps) {
           <text key={value} x={toPixel(x, value)} y={height - (across ? 22 : 6)}>{words}</text>
         ))}
       </g>
-      {across && <text class="x-title" x={(left + right) / 2} y={height - 5} text-anchor="middle">{across}</text>}
+      {across && <text x={(left + right) / 2} y={height - 5} text-anchor="middle">{across}</text>}
       {up && <text class="y-title" x={2} y={Math.max(11, top - 8)}>{up}</text>}
     </g>
   );

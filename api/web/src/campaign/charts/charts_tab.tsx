@@ -29,14 +29,13 @@ export interface ChartsTabProps {
 
 export function ChartsTab({ campaign, goal, dimensions, varied, differing, trials, shown, filters, analysis }: ChartsTabProps) {
   const shownSet = new Set(shown);
-  const made = campaign.simulated;
   // Those that matter first, so that the axes and the menus are in one order.
   const own = useMemo(() => byImportance(varied, analysis), [varied, analysis]);
   const all = useMemo(() => [...own, ...differing.filter((one) => !own.includes(one))], [own, differing]);
   if (!trials.some(({ objective }) => objective)) {
     return (
       <EmptyState title="No chart yet">
-        <p class="muted">Nothing was {made ? "simulated to its end" : "measured"}. The tab Failures has what failed, and why.</p>
+        <p class="muted">Nothing was {campaign.simulated ? "simulated to its end" : "measured"}. The tab Failures has what failed, and why.</p>
       </EmptyState>
     );
   }
@@ -48,10 +47,10 @@ export function ChartsTab({ campaign, goal, dimensions, varied, differing, trial
       </div>
       {own.length > 1 && <ParallelCard campaign={campaign.id} goal={goal} varied={own} trials={trials} filters={filters} />}
       <div class="chart-row">
-        {own.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={made} />}
+        {own.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={campaign.simulated} />}
         <Scatter campaign={campaign} goal={goal} dimensions={all} trials={trials} shown={shownSet} />
       </div>
-      {!made && <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />}
+      {!campaign.simulated && <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />}
       <SizesCard campaign={campaign.id} analysis={analysis} />
     </div>
   );

@@ -2,7 +2,7 @@
  * trials of its cell. A filter holds any other dimension at a value. */
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
-import { bareObjective, number } from "../../format";
+import { bareObjective, counted, number } from "../../format";
 import { Card } from "../../ui/basics";
 import { type Cell, cellsOf } from "../data/cells";
 import { setConditions } from "../data/conditions";
@@ -28,6 +28,33 @@ export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }:
   const [y, upChoice] = useChoice("up", "Up", dimensions, dimensions[1]!);
   const { xs, ys, rows } = useMemo(() => cellsOf(trials, shown, x, y, goal), [trials, shown, x, y, goal]);
   const ends = extent(rows.flatMap((row) => row.flatMap((cell) => cell?.best?.objective?.value ?? [])));
+  const button = (cell: Cell, column: number) => {
+    const value = cell.best?.objective?.value;
+    const measured = value !== undefined && ends !== null;
+    const step = measured ? rampStep(merit(goal, value, ends)) + 1 : 0;
+    const only = { [x.name]: exactly(cell.x), [y.name]: exactly(cell.y) };
+    const pressed = Object.entries(only).every(([name, condition]) => JSON.stringify(filters.on[name]) === JSON.stringify(condition));
+    const best = measured ? `best ${goal.label} ${bareObjective(value, goal.unit)} by trial ${cell.best!.number}` : "no value";
+    return (
+      <button
+        key={column}
+        type="button"
+        class={measured ? "heat-cell" : cell.oom > 0 ? "heat-cell bare oom" : "heat-cell bare"}
+        style={measured ? { background: `var(--ramp-${step})`, color: `var(--on-ramp-${step})` } : undefined}
+        aria-pressed={pressed}
+        title={`${best}; ${counted(cell.trials, "trial")}, ${cell.oom} out of memory`}
+        data-testid={`cell-${x.name}${String(cell.x)}-${y.name}${String(cell.y)}`}
+        onClick={() => setConditions(pressed ? { [x.name]: null, [y.name]: null } : only)}
+      >
+        <span class="visually-hidden">{`${x.label} ${String(cell.x)}, ${y.label} ${String(cell.y)}: `}</span>
+        <strong>{measured ? number(value, 3) + (goal.unit === "%" ? " %" : "") : cell.oom > 0 ? "OOM" : "–"}</strong>
+        <span>
+          {cell.trials}
+          {cell.oom > 0 && ` · ${cell.oom} OOM`}
+        </span>
+      </button>
+    );
+  };
   return (
     <Card
       title={`Best by ${x.label} × ${y.label}`}
@@ -38,13 +65,7 @@ export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }:
         <div class="heat" role="group" aria-label={`Best ${goal.label} by ${x.label} and ${y.label}`} style={{ grid: `repeat(${ys.length}, minmax(46px, 1fr)) auto / fit-content(120px) repeat(${xs.length}, minmax(44px, 1fr))` }}>
           {rows.map((row, at) => [
             <div key={`up ${String(ys[at])}`} class="heat-label" title={y.title}>{y.label} {String(ys[at])}</div>,
-            ...row.map((cell, column) =>
-              cell === null ? (
-                <div key={column} class="heat-none" aria-hidden="true" />
-              ) : (
-                <CellButton key={column} cell={cell} x={x} y={y} goal={goal} ends={ends} pressed={isOnly(filters, x, y, cell)} />
-              ),
-            ),
+            ...row.map((cell, column) => (cell ? button(cell, column) : <div key={column} class="heat-none" aria-hidden="true" />)),
           ])}
           <div />
           {xs.map((value) => (
@@ -52,54 +73,13 @@ export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }:
           ))}
         </div>
       </div>
-      <p class="chart-note" data-testid="heat-note">
+      <p class="chart-note">
         {goal.label}{simulated && ", simulated"}: the best of the trials that pass the filters
       </p>
     </Card>
   );
 }
 
-interface CellButtonProps {
-  cell: Cell;
-  x: Dimension;
-  y: Dimension;
-  goal: Goal;
-  ends: [number, number] | null;
-  pressed: boolean;
-}
-
-function CellButton({ cell, x, y, goal, ends, pressed }: CellButtonProps) {
-  const value = cell.best?.objective?.value;
-  const measured = value !== undefined && ends !== null;
-  const step = measured ? rampStep(merit(goal, value, ends)) + 1 : 0;
-  const choose = () => setConditions({ [x.name]: pressed ? null : exactly(cell.x), [y.name]: pressed ? null : exactly(cell.y) });
-  const counts = `${cell.trials} ${cell.trials === 1 ? "trial" : "trials"}, ${cell.oom} out of memory`;
-  const best = measured ? `best ${goal.label} ${bareObjective(value, goal.unit)} by trial ${cell.best!.number}` : "no value";
-  return (
-    <button
-      type="button"
-      class={measured ? "heat-cell" : cell.oom > 0 ? "heat-cell bare oom" : "heat-cell bare"}
-      style={measured ? { background: `var(--ramp-${step})`, color: `var(--on-ramp-${step})` } : undefined}
-      aria-pressed={pressed}
-      title={`${best}; ${counts}`}
-      data-testid={`cell-${x.name}${String(cell.x)}-${y.name}${String(cell.y)}`}
-      onClick={choose}
-    >
-      <span class="visually-hidden">{`${x.label} ${String(cell.x)}, ${y.label} ${String(cell.y)}: `}</span>
-      <strong>{measured ? number(value, 3) + (goal.unit === "%" ? " %" : "") : cell.oom > 0 ? "OOM" : "–"}</strong>
-      <span>
-        {cell.trials}
-        {cell.oom > 0 && ` · ${cell.oom} OOM`}
-      </span>
-    </button>
-  );
-}
-
 function exactly(value: Cell["x"]): Condition {
   return typeof value === "number" ? { kind: "range", low: value, high: value } : { kind: "words", words: [String(value)] };
-}
-
-/** True where the filters keep both dimensions to those of the cell. */
-function isOnly({ on }: Filters, x: Dimension, y: Dimension, cell: Cell): boolean {
-  return JSON.stringify([on[x.name], on[y.name]]) === JSON.stringify([exactly(cell.x), exactly(cell.y)]);
 }

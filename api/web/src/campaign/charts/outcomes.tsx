@@ -1,7 +1,7 @@
 /** Trials by how they ended: each outcome with its shape, its colour and its word, so that none is told by colour alone. */
 import type { ComponentChildren } from "preact";
 import type { TrialBrief } from "../../api/types";
-import { count } from "../../format";
+import { count, counted } from "../../format";
 import { type Tone, trialWord } from "../../words";
 import { wordOf } from "../data/conditions";
 import { isAgain } from "../data/goal";
@@ -51,7 +51,7 @@ export function OutcomeLegend({ all, made, children }: { all: readonly Run[]; ma
       {outcomesOf(all.filter((one) => !isHollow(one))).map(([outcome, tone, some]) => (
         <Key key={outcome} mark={`dots dots-${tone}`} shape={shapeOf(outcome)}>{count(some.length)} {outcome === "ok" ? made : wordOf(outcome)}</Key>
       ))}
-      {again > 0 && <Key mark="dots-again" shape="ring">{count(again)} second {again === 1 ? "run" : "runs"}</Key>}
+      {again > 0 && <Key mark="dots-again" shape="ring">{counted(again, "second run")}</Key>}
       {children}
     </ul>
   );

@@ -112,8 +112,8 @@ export function ParallelCard({ campaign, goal, varied, trials: all, filters }: P
                   onBrush={(condition, done) => brush(axis.name, condition, done)}
                 />
               ))}
-              <text class="rail-label" x={xs.at(-1)! + 8} y={RAIL + 3}>no result</text>
-              {why && <text class="none" data-testid="no-lines" x={Math.min(width, room) / 2} y={HEIGHT / 2} text-anchor="middle">{why}</text>}
+              <text x={xs.at(-1)! + 8} y={RAIL + 3}>no result</text>
+              {why && <text data-testid="no-lines" x={Math.min(width, room) / 2} y={HEIGHT / 2} text-anchor="middle">{why}</text>}
             </svg>
           </div>
         </div>

@@ -46,7 +46,7 @@ export function extent(values: Iterable<number>): [number, number] | null {
 /** The first of these, times a power of ten, that is not less. */
 const ROUND = [1, 2, 2.5, 5, 10];
 const WHOLE = [1, 2, 5, 10];
-export const BINARY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const BINARY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const CLOCK_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
 /** How the steps between the ticks of an axis are found. */

@@ -14,12 +14,9 @@ export function Stack({ parts, scale_s }: StackProps) {
   return (
     <div class="step-bar" role="img" aria-label={`${stepTime(total)}: ${words.join(", ")}`}>
       {parts.flatMap(({ part, time_s, waiting_s }) => {
-        const busy = Math.max(0, time_s - waiting_s);
         const title = `${partWords(part)}: ${stepTime(time_s)} (${share(total > 0 ? time_s / total : 0)})${waiting_s > 0 ? `, of it waiting ${stepTime(waiting_s)}` : ""}`;
-        return [
-          busy > 0 && <span key={part} class="part" style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * busy) / scale_s}%` }} title={title} />,
-          waiting_s > 0 && <span key={`${part} waiting`} class="part waiting" style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * waiting_s) / scale_s}%` }} title={title} />,
-        ];
+        const pieces = [["", time_s - waiting_s], ["waiting", waiting_s]] as const;
+        return pieces.map(([look, seconds]) => seconds > 0 && <span key={part + look} class={`part ${look}`} style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * seconds) / scale_s}%` }} title={title} />);
       })}
     </div>
   );

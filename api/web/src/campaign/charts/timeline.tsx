@@ -1,6 +1,6 @@
 /** When each trial ran, and on which node or in which slot of the campaign. */
 import type { CampaignView, TrialBrief } from "../../api/types";
-import { bareObjective, count, duration } from "../../format";
+import { bareObjective, count, counted, duration } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
 import { wordOf } from "../data/conditions";
@@ -31,7 +31,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
   const visible = bars.filter(({ trial }) => shown.has(trial));
   const ran = [...new Set(bars.map(({ trial }) => trial))];
   const describe = (index: number | null) => {
-    if (index === null) return `${count(ran.length)} ${ran.length === 1 ? "trial" : "trials"} in ${count(names.length)} lanes. Click to open one.`;
+    if (index === null) return `${counted(ran.length, "trial")} in ${count(names.length)} lanes. Click to open one.`;
     const { trial, from, to, lane } = bars[index]!;
     return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${wordOf(outcomeOf(trial))}${trial.objective ? ` ${goal.label} ${bareObjective(trial.objective.value, goal.unit)}` : ""}, ${duration(to - from)} from ${duration(from)}`;
   };

@@ -54,7 +54,7 @@ export function TrialComparison({ campaign, goal, rows, dimensions, onClose }: C
     : [];
   const parts = names.map((part, place) => row(partWords(part), (_, at) => (means[at] ? stepTime(means[at][place]!.time_s) : UNKNOWN)));
   return (
-    <Dialog title="Settings side by side" onClose={onClose} wide testid="side-by-side">
+    <Dialog title="Settings side by side" onClose={onClose} wide>
       <DataTable
         label="Trials side by side"
         testid="trial-comparison"
