@@ -1,29 +1,20 @@
 /** What the campaign had found after each trial, or after each device-hour: fastest once so far, with what is recommended
  * and what was confirmed as points, and the baseline over all of them. */
-import type { CampaignView, TrialBrief } from "../../api/types";
+import type { CampaignView } from "../../api/types";
 import { bareObjective, number } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
-import { setConditions, wordOf } from "../data/conditions";
+import { setConditions } from "../data/conditions";
 import { rangeOf } from "../data/filters";
-import type { Goal } from "../data/goal";
 import { bestSoFar, type Reached } from "../data/progress";
-import { outcomeOf } from "../data/values";
 import { numbers } from "./axes";
 import { Chart, type Frame, Label, onRail } from "./chart";
 import { useHours, useLog } from "./choices";
 import { box, marks, type Point, steps } from "./marks";
-import { Dots, OutcomeLegend } from "./outcomes";
+import { cameWords, Dots, OutcomeLegend, type RunsProps } from "./outcomes";
 import { toPixel } from "./scales";
 
-interface BestChartProps {
-  campaign: CampaignView;
-  goal: Goal;
-  trials: readonly TrialBrief[];
-  shown: ReadonlySet<TrialBrief>;
-}
-
-export function BestChart({ campaign, goal, trials, shown }: BestChartProps) {
+export function BestChart({ campaign, goal, trials, shown }: RunsProps) {
   const [hours, across, hoursSwitch] = useHours();
   const [log, logButton] = useLog("best", "log scale");
   const reached = bestSoFar(trials, goal, hours);
@@ -35,7 +26,7 @@ export function BestChart({ campaign, goal, trials, shown }: BestChartProps) {
     const one = index === null ? reached.at(-1) : reached[index];
     if (!one?.best) return `Nothing was ${measured} yet.`;
     const { trial } = one;
-    const own = index === null ? "" : ` · trial ${trial.number}: ${trial.objective ? words(trial.objective.value) : wordOf(outcomeOf(trial))}`;
+    const own = index === null ? "" : ` · trial ${trial.number}: ${cameWords(trial, goal)}`;
     return `Fastest once until ${hours ? `${number(one.x)} device-hours` : `trial ${trial.number}`}: ${words(one.best.value)}${own}`;
   };
   const visible = reached.filter(({ trial }) => shown.has(trial));

@@ -1,15 +1,28 @@
 /** Trials by how they ended: each outcome with its shape, its colour and its word, so that none is told by colour alone. */
 import type { ComponentChildren } from "preact";
-import type { TrialBrief } from "../../api/types";
-import { count, counted } from "../../format";
+import type { CampaignView, TrialBrief } from "../../api/types";
+import { bareObjective, count, counted } from "../../format";
 import { type Tone, trialWord } from "../../words";
 import { wordOf } from "../data/conditions";
-import { isAgain } from "../data/goal";
+import { type Goal, isAgain } from "../data/goal";
 import { outcomeOf } from "../data/values";
 import { marks, type Point, type Shape, shapeOf } from "./marks";
 
 /** So many dots cover each other: they are small and let through what lies under them. */
 const MANY = 500;
+
+/** Of a chart of runs. shown: those that pass the filters. */
+export interface RunsProps {
+  campaign: CampaignView;
+  goal: Goal;
+  trials: readonly TrialBrief[];
+  shown: ReadonlySet<TrialBrief>;
+}
+
+/** What came of a run. */
+export function cameWords(trial: TrialBrief, goal: Goal): string {
+  return trial.objective ? `${goal.label} ${bareObjective(trial.objective.value, goal.unit)}` : wordOf(outcomeOf(trial));
+}
 
 interface Run {
   readonly trial: TrialBrief;

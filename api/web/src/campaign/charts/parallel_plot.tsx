@@ -2,7 +2,6 @@
  * All lines of a colour are one path, so that thousands stay quick. */
 import { useMemo, useState } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
-import { bareObjective } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
 import { Menu } from "../../ui/menu";
@@ -10,9 +9,9 @@ import { setConditions, wordOf } from "../data/conditions";
 import { type Condition, type Filters, passes } from "../data/filters";
 import { type Goal, isBetter, merit } from "../data/goal";
 import { useRemembered } from "../data/remembered";
-import { type Dimension, labelOf, outcomeOf } from "../data/values";
+import { type Dimension, labelOf } from "../data/values";
 import { line as pathOf, rampStep } from "./marks";
-import { outcomesOf } from "./outcomes";
+import { cameWords, outcomesOf } from "./outcomes";
 import { type Axis, type Line, levelAxis, linesOf, nearest, RAIL } from "./parallel";
 import { inLines, ParallelAxis } from "./parallel_axis";
 import { BOLD_PX, extent, linear } from "./scales";
@@ -118,7 +117,7 @@ export function ParallelCard({ campaign, goal, varied, trials: all, filters }: P
           </div>
         </div>
         <p class="chart-note" aria-hidden="true">
-          {pointed ? lineWords(pointed.trial, goal) : `${without && `No result: ${without}. `}Drag over an axis to filter, click it to clear. By keyboard: arrows move, Shift and arrows widen, Delete clears.`}
+          {pointed ? `#${pointed.trial.number} ${pointed.trial.plan_key}: ${cameWords(pointed.trial, goal)}` : `${without && `No result: ${without}. `}Drag over an axis to filter, click it to clear. By keyboard: arrows move, Shift and arrows widen, Delete clears.`}
         </p>
       </figure>
     </Card>
@@ -178,9 +177,4 @@ function Lines({ split: { off, on, ramps }, xs }: { split: Split; xs: readonly n
 
 function pathsOf(lines: readonly Line[], xs: readonly number[]): string {
   return lines.map(({ heights }) => pathOf(xs.map((x, at) => [x, heights[at]!]))).join("");
-}
-
-function lineWords(trial: TrialBrief, goal: Goal): string {
-  const came = trial.objective ? `${goal.label} ${bareObjective(trial.objective.value, goal.unit)}` : wordOf(outcomeOf(trial));
-  return `#${trial.number} ${trial.plan_key}: ${came}`;
 }

@@ -1,6 +1,6 @@
 /** Any number of the trials against any other, or against a dimension of their plans; at first speed against memory: what
  * more memory buys, and where the device ends. */
-import type { CampaignView, TrialBrief } from "../../api/types";
+import type { TrialBrief } from "../../api/types";
 import { bytes, count, number, UNKNOWN } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
@@ -15,7 +15,7 @@ import { type Axis, byteNumbers, doublings, levels, numbers, whole } from "./axe
 import { Chart, type Frame, Label, onRail, type Stretch } from "./chart";
 import { useChoice, useLog } from "./choices";
 import { marks, type Point, steps } from "./marks";
-import { Dots } from "./outcomes";
+import { Dots, type RunsProps } from "./outcomes";
 import { jitter } from "./parallel";
 import { toPixel } from "./scales";
 
@@ -24,20 +24,9 @@ const JITTER = 0.4;
 /** A device with so many times what was used is not drawn to scale: the trials would lie in one heap. */
 const FAR = 4;
 
-interface ScatterProps {
-  campaign: CampaignView;
-  goal: Goal;
+interface ScatterProps extends RunsProps {
   /** Dimensions in which the trials differ. */
   dimensions: readonly Dimension[];
-  trials: readonly TrialBrief[];
-  shown: ReadonlySet<TrialBrief>;
-}
-
-/** x and y: where it lies; y is null where the trial has no such value. */
-interface Dot {
-  readonly trial: TrialBrief;
-  readonly x: number;
-  readonly y: number | null;
 }
 
 export function Scatter({ campaign, goal, dimensions, trials, shown }: ScatterProps) {
@@ -54,7 +43,8 @@ export function Scatter({ campaign, goal, dimensions, trials, shown }: ScatterPr
   const x = sideOf(across, trials, goal, logX, limit, simulated);
   const y = sideOf(up, trials, goal, logY, null, simulated);
   const dots = trials
-    .flatMap((trial): Dot[] => {
+    .flatMap((trial) => {
+      // Without a value along y it lies on the rail.
       const at = x.of(trial);
       return at === null ? [] : [{ trial, x: at, y: y.of(trial) }];
     })

@@ -1,15 +1,11 @@
 /** When each trial ran, and on which node or in which slot of the campaign. */
-import type { CampaignView, TrialBrief } from "../../api/types";
-import { bareObjective, count, counted, duration } from "../../format";
+import { count, counted, duration } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
-import { wordOf } from "../data/conditions";
-import type { Goal } from "../data/goal";
 import { type Bar, timelineOf } from "../data/lanes";
-import { outcomeOf } from "../data/values";
 import { levels, times } from "./axes";
 import { Chart, type Frame } from "./chart";
-import { Dots, OutcomeLegend, outcomesOf } from "./outcomes";
+import { cameWords, Dots, OutcomeLegend, outcomesOf, type RunsProps } from "./outcomes";
 import { box } from "./marks";
 import { toPixel, toValue } from "./scales";
 
@@ -17,14 +13,7 @@ const LANE_PX = 18;
 const BAR_PX = 14;
 const LEAST_PX = 1.5;
 
-interface TimelineProps {
-  campaign: CampaignView;
-  goal: Goal;
-  trials: readonly TrialBrief[];
-  shown: ReadonlySet<TrialBrief>;
-}
-
-export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
+export function TimelineCard({ campaign, goal, trials, shown }: RunsProps) {
   const { names, bars, left } = timelineOf(trials, Date.now());
   // In one lane it says no more than the table.
   if (names.length < 2) return null;
@@ -33,7 +22,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
   const describe = (index: number | null) => {
     if (index === null) return `${counted(ran.length, "trial")} in ${count(names.length)} lanes. Click to open one.`;
     const { trial, from, to, lane } = bars[index]!;
-    return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${wordOf(outcomeOf(trial))}${trial.objective ? ` ${goal.label} ${bareObjective(trial.objective.value, goal.unit)}` : ""}, ${duration(to - from)} from ${duration(from)}`;
+    return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${cameWords(trial, goal)}, ${duration(to - from)} from ${duration(from)}`;
   };
   const find = (atX: number, atY: number, { x, y }: Frame) => {
     const lane = Math.round(toValue(y, atY));
