@@ -1,7 +1,6 @@
 /** The charts of a campaign: the best so far with what matters, then what the trials differ in, then when they ran. */
 import { useMemo } from "preact/hooks";
 import type { Analysis, CampaignView, TrialBrief } from "../../api/types";
-import { EmptyState } from "../../ui/states";
 import type { Filters } from "../data/filters";
 import type { Goal } from "../data/goal";
 import type { Dimension } from "../data/values";
@@ -32,13 +31,6 @@ export function ChartsTab({ campaign, goal, dimensions, varied, differing, trial
   // Those that matter first, so that the axes and the menus are in one order.
   const own = useMemo(() => byImportance(varied, analysis), [varied, analysis]);
   const all = useMemo(() => [...own, ...differing.filter((one) => !own.includes(one))], [own, differing]);
-  if (!trials.some(({ objective }) => objective)) {
-    return (
-      <EmptyState title="No chart yet">
-        <p class="muted">Nothing was {campaign.simulated ? "simulated to its end" : "measured"}. The tab Failures has what failed, and why.</p>
-      </EmptyState>
-    );
-  }
   return (
     <div class="chart-cards" data-testid="charts">
       <div class="chart-row">

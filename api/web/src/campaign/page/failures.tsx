@@ -9,7 +9,7 @@ import { bytes, counted } from "../../format";
 import { go, href } from "../../router";
 import { Button, Card } from "../../ui/basics";
 import { Confirm, Dialog, Trouble } from "../../ui/dialog";
-import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
+import { ErrorState, LoadingState } from "../../ui/states";
 import { TableFrame } from "../../ui/table";
 import { CAUSE_WORDS, changeWords, whereWords } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
@@ -27,7 +27,6 @@ export function FailuresTab({ campaign, trials, analysis }: FailuresProps) {
   const { data } = useResource<RegistryView>("registry");
   const causes = new Map<Cause, TrialBrief[]>();
   for (const trial of trials) if (trial.failure) causes.set(trial.failure, [...(causes.get(trial.failure) ?? []), trial]);
-  if (causes.size === 0) return <EmptyState title="No trial has failed" />;
   return (
     <div class="chart-cards">
       {[...causes].sort(([, a], [, b]) => b.length - a.length).map(([cause, own]) => (
