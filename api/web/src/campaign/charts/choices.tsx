@@ -37,7 +37,7 @@ export function useHours(): [boolean, (along: readonly number[]) => Axis, VNode]
   const hours = against === "device_hours";
   return [
     hours,
-    (along) => (hours ? numbers([0, ...along], { title: "device-hours", format: short }) : whole([0, ...along], "trials")),
+    (along) => (hours ? numbers(along, { title: "device-hours", format: short, fromZero: true }) : whole([0, ...along], "trials")),
     <Switch label="Horizontal axis" options={[["", "by trial"], ["device_hours", "by device-hour"]] as const} value={hours ? against : ""} onChange={choose} />,
   ];
 }
