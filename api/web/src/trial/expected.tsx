@@ -20,7 +20,7 @@ export function Expected({ trial }: { trial: TrialView }) {
   ];
   return (
     <Card title="Expected and measured" testid="expected">
-      <DataTable label="Expected and measured" heads={["", "expected", "measured", ""]} rows={rows} />
+      <DataTable label="Expected and measured" heads={["quantity", "expected", "measured", "comparison"]} rows={rows} />
     </Card>
   );
 }
