@@ -73,6 +73,16 @@ def trials(service: ServiceLab, campaign: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def asked(service: ServiceLab) -> str:
+    id: str = service.call("POST", "/v1/campaigns", ASKED)["id"]
+    given = [service.call("POST", f"/v1/campaigns/{id}:suggest", {"wait_s": 20})["suggestions"] for _ in range(2)]
+    told = ({"step_times_s": [0.2, 0.21, 0.2]}, {"verdict": "oom"})
+    for (one,), end in zip(given, told, strict=True):
+        service.call("POST", f"/v1/campaigns/{id}/trials/{one['trial']}:complete", end)
+    return id
+
+
 @pytest.fixture
 def opened(open_page: Callable[..., Page], service: ServiceLab) -> Callable[..., Page]:
     """The page of a campaign with this query, once its charts are drawn."""
@@ -115,7 +125,7 @@ def test_the_baseline_and_what_was_found_lie_over_the_dots_and_are_named(opened,
 def test_what_no_device_measured_is_never_called_measured(opened, campaign):
     page = opened(campaign)
     # Its trials ran in no time of theirs, so there is nothing to see of when.
-    expect(page.get_by_test_id("sensitivity").get_by_role("listitem").first).to_be_visible()
+    expect(page.get_by_test_id("sensitivity").locator("dt").first).to_be_visible()
     expect(page.get_by_test_id("timeline")).to_have_count(0)
     for card in ("best-so-far", "heat-map", "scatter", "parallel"):
         expect(page.get_by_test_id(card)).to_be_visible()
@@ -126,6 +136,52 @@ def test_what_no_device_measured_is_never_called_measured(opened, campaign):
         assert "measured" not in words, card
     for card in ("best-so-far", "scatter"):
         expect(page.get_by_test_id(card).locator(".y-title")).to_contain_text("simulated")
+
+
+def test_log_scales_stay_in_the_address_and_equal_ratios_are_equally_far_apart(opened, campaign):
+    page = opened(campaign)
+    ticks = page.get_by_test_id("best-so-far").locator(".y-ticks text")
+    gaps = "(all) => all.slice(1).map((one, at) => Math.abs(one.getAttribute('y') - all[at].getAttribute('y')))"
+    linear = ticks.evaluate_all(gaps)
+    assert max(linear) - min(linear) < 0.01
+    page.get_by_role("button", name="log scale").click()
+    expect(page).to_have_url(re.compile("log=best"))
+    log = ticks.evaluate_all(gaps)
+    assert max(log) - min(log) > 1
+    scatter = page.get_by_test_id("scatter")
+    scatter.get_by_text("Axes").click()
+    scatter.get_by_role("button", name="up log").click()
+    assert max(apart := scatter.locator(".y-ticks text").evaluate_all(gaps)) - min(apart) > 1
+    # Levels of a plan's axis have their own places.
+    scatter.get_by_label("Across axis").select_option("tp")
+    expect(scatter.get_by_role("button", name="across log")).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("button", name="log scale")).to_have_attribute("aria-pressed", "true")
+    scatter.get_by_text("Axes").click()
+    expect(scatter.get_by_role("button", name="up log")).to_have_attribute("aria-pressed", "true")
+    # What is no condition on trials filters none.
+    expect(page.locator("[data-testid^=condition-]")).to_have_count(0)
+
+
+def test_the_best_so_far_is_drawn_by_device_hour_too(opened, service, asked):
+    page = opened(asked)
+    best = page.get_by_test_id("best-so-far")
+    best.get_by_role("button", name="by device-hour").click()
+    expect(page).to_have_url(re.compile("against=device_hours"))
+    page.reload()
+    expect(best.get_by_role("button", name="by device-hour")).to_have_attribute("aria-pressed", "true")
+    expect(best).to_contain_text("device-hours")
+    axis = chart(page, "best-so-far")
+    axis.focus()
+    axis.press("End")
+    trials = service.call("GET", f"/v1/campaigns/{asked}/trials?view=brief")["trials"]
+    spent = sum(trial["device_seconds"] for trial in trials) / 3600
+    assert spent > 0
+    said = re.search(r"until (\S+) device-hours", axis.get_attribute("aria-valuetext") or "")
+    assert said
+    assert float(said[1]) == pytest.approx(spent, rel=0.01)
+    best.get_by_role("button", name="by trial").click()
+    expect(page).not_to_have_url(re.compile("against="))
 
 
 def test_any_number_can_be_an_axis_and_outcomes_are_told_by_shape(opened, campaign, trials):
@@ -227,13 +283,8 @@ def test_cells_are_of_what_matters_most_and_out_of_memory_is_hatched_and_said(op
     assert hatched
 
 
-def test_the_timeline_has_every_trial_of_parallel_jobs_and_leads_to_it_by_keyboard(opened, service):
-    id = service.call("POST", "/v1/campaigns", ASKED)["id"]
-    given = [service.call("POST", f"/v1/campaigns/{id}:suggest", {"wait_s": 20})["suggestions"] for _ in range(2)]
-    told = ({"step_times_s": [0.2, 0.21, 0.2]}, {"verdict": "oom"})
-    for (one,), end in zip(given, told, strict=True):
-        service.call("POST", f"/v1/campaigns/{id}/trials/{one['trial']}:complete", end)
-    page = opened(id)
+def test_the_timeline_has_every_trial_of_parallel_jobs_and_leads_to_it_by_keyboard(opened, asked):
+    page = opened(asked)
     timeline = page.get_by_test_id("timeline")
     for verdict in ("ok", "oom"):
         expect(timeline.get_by_test_id(f"dots-{verdict}")).to_have_attribute("data-marks", "1")
@@ -265,7 +316,8 @@ def test_arrow_keys_go_through_a_chart_and_shift_marks_a_stretch(opened, campaig
         best.press("Shift+ArrowRight")
     best.press("Enter")
     expect(page.get_by_test_id("condition-number")).to_contain_text("0 to 3")
-    expect(page.get_by_test_id("shown")).to_have_text(f"4 of {len(trials)} trials")
+    settings = sum(trial["origin"] != "confirmation" for trial in trials)
+    expect(page.get_by_test_id("shown")).to_have_text(f"4 of {settings} settings")
     best.press("Escape")
     best.press("End")
     assert f"trial {trials[-1]['number']}" in (best.get_attribute("aria-valuetext") or "")

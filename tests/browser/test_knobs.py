@@ -166,8 +166,8 @@ def test_the_page_of_a_trial_says_what_its_job_was_told_and_saw(open_page, servi
     expect(card).to_be_visible()
     for name, variable in (("memory", "MEMORY"), ("size", "SIZE")):
         row = card.get_by_role("row").filter(has_text=variable)
-        changes = "changes the numerics" if knobs[name] == 8388608 else ""
-        told = [str(knobs[name]), str(seen[name]) if name in seen else DASH, changes, variable]
+        changes = ", changes the numerics" if knobs[name] == 8388608 else ""
+        told = [f"{knobs[name]}{changes}", str(seen[name]) if name in seen else DASH, variable]
         assert row.get_by_role("cell").all_inner_texts() == told
     expect(card.get_by_role("row").filter(has_text="SHARE")).to_contain_text("inactive")
 
@@ -208,7 +208,7 @@ def test_sizes_are_a_column_and_a_table_of_their_best(open_page, service, sign_i
     expect(page.get_by_test_id("axis-knobs.devices")).to_be_visible()
     sizes = page.get_by_test_id("sizes").get_by_role("row")
     expect(sizes).to_have_count(3)
-    assert [row.get_by_role("cell").nth(1).inner_text() for row in sizes.all()[1:]] == ["4", "8"]
+    assert [row.get_by_role("cell").first.inner_text() for row in sizes.all()[1:]] == ["4", "8"]
 
 
 @pytest.fixture(scope="module")
@@ -243,13 +243,13 @@ def test_twelve_knobs_are_legible_and_those_that_matter_are_the_axes(open_page, 
     lefts = names.evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().left)")
     assert min(lefts) >= (parallel.bounding_box() or {"x": 1e9})["x"]
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    # In What matters too, and the effects.
+    # In What matters too, and in the effects above the tabs.
     words = page.get_by_test_id("sensitivity").inner_text()
     assert "micro_batch_size" not in words
     assert "tp " not in words
     change = analysis["effects"][0]
     (label,) = labels([change["knob"]])
-    expect(page.get_by_test_id("sensitivity")).to_contain_text(f"{label} {change['before']} \u2192 {change['after']}")
+    expect(page.get_by_test_id("why")).to_contain_text(f"{label} {change['before']} \u2192 {change['after']}")
     # The others are a click away, and stay chosen.
     eighth = important[7] if important[7] in AXES else f"knobs.{important[7]}"
     parallel.get_by_text("Axes (7 of").click()

@@ -109,6 +109,22 @@ def test_an_imported_launch_is_used_as_the_training_that_it_is(page, service, me
     expect(dialog).to_contain_text("--train-iters 25")
 
 
+def test_every_rank_has_its_bar_and_none_is_without_a_value(page, service, trainer):
+    go(page, service, trainer, 0)
+    measured = service.call("GET", f"/v1/campaigns/{trainer}/trials/0")["measurement"]
+    for card, values in (
+        ("rank-memory", measured["peak_held_bytes"]),
+        ("own-times", measured["profile"]["own_time_s"]),
+    ):
+        shown = page.get_by_test_id(card)
+        expect(shown.locator(".x-ticks text")).to_have_text([str(rank) for rank in range(len(values))])
+        expect(shown.get_by_test_id("rail")).to_have_count(0)
+        chart = shown.get_by_role("slider")
+        chart.focus()
+        chart.press("End")
+        expect(chart).to_have_attribute("aria-valuetext", re.compile(f"^Rank {len(values) - 1}"))
+
+
 def test_what_only_its_user_can_say_is_marked_and_goes_into_the_launch(page, service, trainer):
     go(page, service, trainer, 0)
     page.get_by_test_id("use").click()

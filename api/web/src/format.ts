@@ -24,6 +24,11 @@ export function count(value: Maybe): string {
   return value === null || value === undefined ? UNKNOWN : number(Math.round(value), 20);
 }
 
+/** "1 trial", "2 trials". */
+export function counted(number: number, noun: string): string {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 /** At most three digits, and no zeros that tell nothing: 0.05, 19.1, 3. For budgets and what is left of them. */
 export function amount(value: Maybe): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return UNKNOWN;

@@ -1,5 +1,5 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
-import type { CampaignState, Cause, Change, TrialBrief, TrialState, Verdict } from "./api/types";
+import type { AttemptView, CampaignState, Cause, Change, TrialBrief, TrialState, Verdict } from "./api/types";
 import { labelOf } from "./campaign/data/values";
 import { clock, count } from "./format";
 
@@ -64,6 +64,11 @@ export function waitWords({ submitted_at, wait }: Pick<TrialBrief, "submitted_at
   return `queued since ${clock(submitted_at)}${wait && `: ${wait}`}`;
 }
 
+/** Of a failure: "rank 3 in the forward pass". */
+export function whereWords({ failed_rank, phase }: Pick<AttemptView, "failed_rank" | "phase">): string {
+  return [failed_rank !== null && `rank ${failed_rank}`, phase && `in ${phase}`].filter(Boolean).join(" ");
+}
+
 /** How a trial ended, or how far it is. */
 export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word: string; tone: Tone } {
   if (trial.verdict) return { word: VERDICT_WORDS[trial.verdict], tone: VERDICT_TONES[trial.verdict] };
@@ -77,14 +82,8 @@ export function changeWords({ knob, before, after }: Change): string {
 
 /** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */
 export function failureWords(failures: Partial<Record<Cause, number>>): string {
-  return failureCounts(failures)
-    .map(([cause, times]) => `${count(times)} ${CAUSE_WORDS[cause] ?? cause}`)
-    .join(", ");
-}
-
-export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause, number][] {
-  const counts = Object.entries(failures) as [Cause, number][];
-  return counts.filter(([, count]) => count > 0).sort(([, a], [, b]) => b - a);
+  const counts = (Object.entries(failures) as [Cause, number][]).filter(([, times]) => times > 0).sort(([, a], [, b]) => b - a);
+  return counts.map(([cause, times]) => `${count(times)} ${CAUSE_WORDS[cause] ?? cause}`).join(", ");
 }
 
 /** Trials done of the budget's. Second runs are beyond it. */

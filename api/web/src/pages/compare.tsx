@@ -4,12 +4,13 @@ import { useEffect, useState } from "preact/hooks";
 import { get, withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import type { CampaignPage, CampaignView, ComparedCampaign, Comparison, Estimate } from "../api/types";
-import { doublings, numbers, whole } from "../campaign/charts/axes";
+import { doublings, numbers } from "../campaign/charts/axes";
+import { useHours } from "../campaign/charts/choices";
 import { goalOf, worded } from "../campaign/data/goal";
 import { setFilters, useFilters } from "../filters";
 import { bareObjective, count, interval, number, objective, share, short, UNKNOWN } from "../format";
 import { href } from "../router";
-import { Card, Chip, Prose, Switch } from "../ui/basics";
+import { Card, Chip, Prose } from "../ui/basics";
 import { JsonLink } from "../ui/json";
 import { Menu } from "../ui/menu";
 import { EmptyState, ErrorState, LoadingState } from "../ui/states";
@@ -135,10 +136,9 @@ function madeBy(rows: readonly Row[]): string {
 }
 
 function Progress({ rows }: { rows: Row[] }) {
-  const [against, setAgainst] = useState<"done" | "device_hours">("done");
+  const [hours, across, hoursSwitch] = useHours();
   const goal = goalOf(rows[0]!.view);
-  const hours = against === "device_hours";
-  const x = (point: Row["progress"][number]) => point[against];
+  const x = (point: Row["progress"][number]) => (hours ? point.device_hours : point.done);
   const curves = rows.map(({ id, at, simulated, progress }) => ({
     hue: hueOf(at),
     stepped: true,
@@ -149,16 +149,12 @@ function Progress({ rows }: { rows: Row[] }) {
     })),
   }));
   const all = curves.flatMap(({ points }) => points);
-  const axis = all.map((point) => point.x);
   return (
-    <Card
-      title="Best so far"
-      aside={<Switch label="Horizontal axis" options={[["done", "by trial"], ["device_hours", "by device-hour"]] as const} value={against} onChange={setAgainst} />}
-    >
+    <Card title="Best so far" aside={hoursSwitch}>
       <CurveChart
         testid="progress-chart"
         label={`Fastest once so far, ${madeBy(rows)}`}
-        x={hours ? numbers([0, ...axis], { title: "device-hours", format: short }) : whole([0, ...axis], "trials")}
+        x={across(all.map((point) => point.x))}
         y={numbers(all.map(({ y }) => y), { title: `${goal.label}, ${madeBy(rows)}`, format: (value, digits) => bareObjective(value, goal.unit, digits), room: 0.06 })}
         curves={curves}
       />

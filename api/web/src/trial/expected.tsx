@@ -2,15 +2,15 @@
 import type { TrialView } from "../api/types";
 import { bytes, interval, number, probability, stepTime } from "../format";
 import { Card } from "../ui/basics";
-import { TableFrame } from "../ui/table";
+import { DataTable } from "../ui/data_table";
 import { trialWord } from "../words";
+import { largest } from "./tiles";
 
 export function Expected({ trial }: { trial: TrialView }) {
   const { expectation, measurement, partial } = trial;
   if (expectation === null) return null;
   const { step_time_s, step_time_low_s: low, step_time_high_s: high, p_fits, peak_bytes } = expectation;
-  const peaks = (measurement ?? partial)?.peak_memory_bytes ?? [];
-  const peak = peaks.length > 0 ? Math.max(...peaks) : null;
+  const peak = largest((measurement ?? partial)?.peak_memory_bytes);
   const came = measurement?.step_time_s;
   const where = came === undefined ? "" : low <= came && came <= high ? "within" : came > high ? "slower than" : "faster than";
   const rows = [
@@ -20,19 +20,7 @@ export function Expected({ trial }: { trial: TrialView }) {
   ];
   return (
     <Card title="Expected and measured" testid="expected">
-      <TableFrame label="Expected and measured" dense>
-        <thead>
-          <tr>{["", "expected", "measured", " "].map((head) => <th key={head} scope="col">{head}</th>)}</tr>
-        </thead>
-        <tbody>
-          {rows.map(([name, ...cells]) => (
-            <tr key={name}>
-              <th scope="row">{name}</th>
-              {cells.map((cell, at) => <td key={at}>{cell}</td>)}
-            </tr>
-          ))}
-        </tbody>
-      </TableFrame>
+      <DataTable label="Expected and measured" heads={["quantity", "expected", "measured", "comparison"]} rows={rows} />
     </Card>
   );
 }

@@ -5,9 +5,10 @@ import { useAct } from "../api/act";
 import { newKey, post } from "../api/client";
 import { useCan, useChanges } from "../api/session";
 import type { CampaignView, TrialBrief, TrialView } from "../api/types";
+import { Changes } from "../campaign/page/answer";
 import { UseButton } from "../campaign/page/use_button";
 import { whyChosen } from "../campaign/page/running";
-import { AXES, labelOf } from "../campaign/data/values";
+import { counted } from "../format";
 import { go, href } from "../router";
 import { Button, ButtonLink, Chip } from "../ui/basics";
 import { Trouble } from "../ui/dialog";
@@ -40,8 +41,8 @@ function Again({ campaign, path }: { campaign: CampaignView; path: string }) {
 export function Header({ campaign, trial, path, runs }: { campaign: CampaignView; trial: TrialView; path: string; runs: readonly TrialBrief[] }) {
   const { word, tone } = trialWord(trial);
   const last = trial.attempts.at(-1);
-  const to = (number: number, words = `trial ${number}`) => <a key={number} href={href({ page: "trial", id: campaign.id, number })}>{words}</a>;
-  const step = (number: number, words: string) => <ButtonLink kind="quiet" href={href({ page: "trial", id: campaign.id, number })}>{words}</ButtonLink>;
+  const at = (number: number) => href({ page: "trial", id: campaign.id, number });
+  const to = (number: number) => <a key={number} href={at(number)}>trial {number}</a>;
   const trials = Object.values(campaign.trials).reduce((sum, one) => sum + one, 0);
   const { baseline } = campaign.spec;
   const changes = baseline ? changesOf(trial.plan, baseline) : [];
@@ -63,21 +64,15 @@ export function Header({ campaign, trial, path, runs }: { campaign: CampaignView
           {campaign.simulated && <Chip>simulated</Chip>}
         </span>
         <div class="row push">
-          {trial.number > 0 && step(trial.number - 1, `← ${trial.number - 1}`)}
-          {trial.number + 1 < trials && step(trial.number + 1, `${trial.number + 1} →`)}
+          {trial.number > 0 && <ButtonLink kind="quiet" href={at(trial.number - 1)}>← {trial.number - 1}</ButtonLink>}
+          {trial.number + 1 < trials && <ButtonLink kind="quiet" href={at(trial.number + 1)}>{trial.number + 1} →</ButtonLink>}
           <JsonLink path={path} />
           {trial.state === "done" && <Again campaign={campaign} path={path} />}
           {trial.measurement && <UseButton path={path} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
         </div>
       </div>
       <p data-testid="changes">
-        {changes.map(({ knob, before, after }, at) => (
-          <span key={knob} title={AXES.find(({ name }) => name === knob)?.title}>
-            {at > 0 && ", "}
-            {labelOf(knob)} {String(before ?? "inactive")} → <strong>{String(after ?? "inactive")}</strong>
-          </span>
-        ))}{" "}
-        <span class="mono muted">{trial.plan_key}</span>
+        <Changes campaign={campaign} changes={changes} /> <span class="mono muted">{trial.plan_key}</span>
       </p>
       <p class="muted">
         {whyChosen(trial)}
@@ -105,6 +100,6 @@ function badgesOf({ summary }: CampaignView, { setting, origin }: TrialView, fir
   const named = { recommended, baseline, "fastest once": fastest_once, "fastest confirmed": fastest_confirmed };
   const names = Object.entries(named).filter(([, one]) => one?.trial === first).map(([words]) => words);
   if (!setting || setting.runs === 0) return names;
-  const runs = `${setting.runs} second ${setting.runs === 1 ? "run" : "runs"}`;
+  const runs = counted(setting.runs, "second run");
   return [...names, setting.failed_again ? "a second run failed" : baseline?.trial === first ? runs : `confirmed by ${runs}`];
 }

@@ -7,25 +7,17 @@ import { ErrorState, LoadingState } from "../ui/states";
 
 export function Job({ path }: { path: string }) {
   const { data, problem, refresh } = useResource<JobView>(`${path}/job`);
+  const texts = data && { Command: data.command.map(quoted).join(" "), ...data.files };
   return (
     <Card title="Job" testid="job">
-      {problem && !data ? <ErrorState problem={problem} onRetry={refresh} /> : data ? <Documents job={data} /> : <LoadingState lines={4} />}
-    </Card>
-  );
-}
-
-function Documents({ job }: { job: JobView }) {
-  const texts = { Command: job.command.map(quoted).join(" "), ...job.files };
-  return (
-    <>
-      <p class="small muted">in {job.directory}</p>
-      {Object.entries(texts).map(([name, text]) => (
+      {texts ? <p class="small muted">in {data.directory}</p> : problem ? <ErrorState problem={problem} onRetry={refresh} /> : <LoadingState lines={4} />}
+      {Object.entries(texts ?? {}).map(([name, text]) => (
         <details key={name} class="folded" open={name === "Command"}>
           <summary>{name}</summary>
           <Text name="" text={text} />
         </details>
       ))}
-    </>
+    </Card>
   );
 }
 

@@ -2,32 +2,22 @@
 import type { CampaignView, Knob, TrialView } from "../api/types";
 import { UNKNOWN } from "../format";
 import { Card } from "../ui/basics";
-import { TableFrame } from "../ui/table";
+import { DataTable } from "../ui/data_table";
 
-export function Knobs({ campaign, trial }: { campaign: CampaignView; trial: TrialView }) {
-  const knobs = campaign.spec.knobs ?? [];
+export function Knobs({ campaign: { spec }, trial }: { campaign: CampaignView; trial: TrialView }) {
+  const { knobs = [] } = spec;
   if (knobs.length === 0) return null;
-  const seen = trial.measurement?.knobs;
+  const rows = knobs.map((knob) => {
+    const { name, meaning, when, numerics, default: usual } = knob;
+    const value = trial.plan.knobs?.[name];
+    const title = <span title={meaning}>{name}</span>;
+    if (value === undefined) return [title, <span class="muted" title={when}>inactive</span>, "", toldBy(knob)];
+    const changes = numerics === "changes" && value !== usual;
+    return [title, `${value}${changes ? ", changes the numerics" : ""}`, String(trial.measurement?.knobs[name] ?? UNKNOWN), toldBy(knob)];
+  });
   return (
     <Card title="Knobs" testid="knobs">
-      <TableFrame label="Knobs" dense>
-        <thead>
-          <tr>{["knob", "value", "as the job saw it", "told by"].map((head) => <th key={head} scope="col">{head}</th>)}</tr>
-        </thead>
-        <tbody>
-          {knobs.map((knob) => {
-            const value = trial.plan.knobs?.[knob.name];
-            return (
-              <tr key={knob.name} title={knob.meaning}>
-                <th scope="row">{knob.name}</th>
-                <td>{value === undefined ? <span class="muted" title={knob.when}>inactive</span> : String(value)}</td>
-                <td>{value === undefined ? "" : String(seen?.[knob.name] ?? UNKNOWN)}</td>
-                <td class="muted">{toldBy(knob)}</td>
-              </tr>
-            );
-          })}
-        </tbody>
-      </TableFrame>
+      <DataTable label="Knobs" heads={["knob", "value", "as the job saw it", "told by"]} rows={rows} />
     </Card>
   );
 }

@@ -39,7 +39,7 @@ export function Log({ trial, path }: { trial: TrialView; path: string }) {
             </select>
           )}
           {files.length > 0 && (
-            <select aria-label="File" value={file?.name ?? ""} onChange={(event) => setFile(event.currentTarget.value)} data-testid="log-file">
+            <select aria-label="File" value={file?.name ?? ""} onChange={(event) => setFile(event.currentTarget.value)}>
               {files.map((one) => <option key={one.name} value={one.name}>{one.name} ({bytes(one.bytes)})</option>)}
             </select>
           )}
@@ -99,7 +99,6 @@ function Tail({ text }: { text: string }) {
       class="code-block log-tail"
       tabIndex={0}
       aria-label="End of the log"
-      data-testid="log-tail"
       onScroll={(event) => {
         const box = event.currentTarget;
         follows.current = box.scrollHeight - box.scrollTop - box.clientHeight < 20;

@@ -72,10 +72,10 @@ function Whole({ campaign, trial, path }: { campaign: CampaignView; trial: Trial
       ) : (
         <>
           <div class="halves">
-            <StepTimes measured={measured} interval={trial.measurement} />
+            <StepTimes trial={trial} />
             <Expected trial={trial} />
           </div>
-          <Ranks campaign={campaign} measured={measured} profile={profile} />
+          <Ranks campaign={campaign} trial={trial} />
           {profile && <StepParts profile={profile} />}
           {measured.first_losses.length > 0 && <Losses campaign={campaign} trial={trial} />}
         </>

@@ -1,6 +1,6 @@
 /** Memory and own work of every rank: whether they are alike, and which one holds the others up. */
 import type { ComponentChildren } from "preact";
-import type { CampaignView, MeasurementView, PartialView, ProfileView } from "../api/types";
+import type { CampaignView, TrialView } from "../api/types";
 import { type Axis, byteNumbers, levels, numbers } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
 import { box } from "../campaign/charts/marks";
@@ -13,12 +13,14 @@ const HEIGHT = 200;
 const FILLED = 0.7;
 const WIDEST = 60;
 
-export function Ranks({ campaign, measured, profile }: { campaign: CampaignView; measured: MeasurementView | PartialView; profile: ProfileView | null }) {
+export function Ranks({ campaign, trial: { measurement, partial } }: { campaign: CampaignView; trial: TrialView }) {
   const limit = campaign.spec.cluster.device?.memory_bytes ?? null;
-  const { peak_memory_bytes: tensors, peak_held_bytes: held } = measured;
+  const { peak_memory_bytes: tensors, peak_held_bytes: held } = (measurement ?? partial)!;
+  const profile = measurement?.profile;
   const straggler = profile?.straggler;
+  const fullest = held.length > 0 ? held : tensors;
   const memoryOf = (index: number | null) => {
-    const rank = index ?? fullest(held.length > 0 ? held : tensors);
+    const rank = index ?? fullest.indexOf(Math.max(...fullest));
     const words = [tensors[rank] !== undefined && `${bytes(tensors[rank])} of tensors`, held[rank] !== undefined && `${bytes(held[rank])} held`];
     return `${index === null ? "Fullest: rank" : "Rank"} ${rank}: ${words.filter(Boolean).join(", ")}`;
   };
@@ -31,7 +33,7 @@ export function Ranks({ campaign, measured, profile }: { campaign: CampaignView;
     <div class="halves">
       {tensors.length + held.length > 0 && (
         <Card title="Memory by rank" testid="rank-memory">
-          <RankChart label={`Peak memory.${limit === null ? "" : ` The device has ${bytes(limit)}.`}`} ranks={Math.max(tensors.length, held.length)} y={byteNumbers([...tensors, ...held, limit ?? 0], { fromZero: true, room: 0.05 })} describe={memoryOf}>
+          <RankChart label={`Peak memory.${limit === null ? "" : ` The device has ${bytes(limit)}.`}`} values={fullest} y={byteNumbers([...tensors, ...held, limit ?? 0], { fromZero: true, room: 0.05 })} describe={memoryOf}>
             {(frame) => (
               <>
                 <path class="bars-held" d={bars(held, frame)} />
@@ -41,15 +43,15 @@ export function Ranks({ campaign, measured, profile }: { campaign: CampaignView;
             )}
           </RankChart>
           <ul class="chart-legend">
-            <li><span class="mark-key accent" /> tensors</li>
-            <li><span class="mark-key held" /> held by the process</li>
-            {limit !== null && <li><span class="mark-key limit-line" /> the device: {bytes(limit)}</li>}
+            <li><span class="mark-key bars-own" /> tensors</li>
+            <li><span class="mark-key bars-held" /> held by the process</li>
+            {limit !== null && <li><span class="mark-key limit" /> the device: {bytes(limit)}</li>}
           </ul>
         </Card>
       )}
       {profile && (
-        <Card title="Own work by rank" aside={straggler && <strong data-testid="straggler">straggler: rank {straggler.rank}</strong>} testid="own-times">
-          <RankChart label="Own work." ranks={profile.own_time_s.length} y={numbers(profile.own_time_s, { format: stepTime, fromZero: true, room: 0.05 })} describe={ownOf}>
+        <Card title="Own work by rank" aside={straggler && <strong>straggler: rank {straggler.rank}</strong>} testid="own-times">
+          <RankChart label="Own work." values={profile.own_time_s} y={numbers(profile.own_time_s, { format: stepTime, fromZero: true, room: 0.05 })} describe={ownOf}>
             {(frame) => (
               <>
                 <path class="bars-own" d={split(frame, false)} />
@@ -58,8 +60,8 @@ export function Ranks({ campaign, measured, profile }: { campaign: CampaignView;
             )}
           </RankChart>
           <ul class="chart-legend">
-            <li><span class="mark-key accent" /> compute and optimizer, median of the profiled steps</li>
-            {straggler && <li><span class="mark-key slow" /> straggler</li>}
+            <li><span class="mark-key bars-own" /> compute and optimizer, median of the profiled steps</li>
+            {straggler && <li><span class="mark-key bars-slow" /> straggler</li>}
           </ul>
         </Card>
       )}
@@ -69,23 +71,18 @@ export function Ranks({ campaign, measured, profile }: { campaign: CampaignView;
 
 interface RankChartProps {
   label: string;
-  ranks: number;
+  values: readonly number[];
   y: Axis;
   describe: (rank: number | null) => string;
   children: (frame: Frame) => ComponentChildren;
 }
 
-function RankChart({ label, ranks, y, describe, children }: RankChartProps) {
-  const all = Array.from({ length: ranks }, (_, rank) => rank);
+function RankChart({ label, values, y, describe, children }: RankChartProps) {
   return (
-    <Chart label={`${label} ${ranks} ranks. ${describe(null)}`} height={HEIGHT} x={levels(all, "rank")} y={y} points={all.map((rank) => [rank, null])} describe={describe}>
+    <Chart label={`${label} ${values.length} ranks. ${describe(null)}`} height={HEIGHT} x={levels([...values.keys()], "rank")} y={y} points={[...values.entries()]} describe={describe}>
       {children}
     </Chart>
   );
-}
-
-function fullest(values: readonly number[]): number {
-  return values.indexOf(Math.max(...values));
 }
 
 /** One bar from 0 for each rank that has a value. */

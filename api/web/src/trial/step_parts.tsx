@@ -33,7 +33,7 @@ export function StepParts({ profile }: { profile: ProfileView }) {
       {ranks > FIRST_RANKS && !all && <Button kind="quiet" onClick={() => showAll(true)}>Show all {ranks} ranks</Button>}
       <PartLegend names={names} waiting={waiting_s > 0} />
       {profile.serialised && (
-        <p class="small muted" data-testid="serialised">Nothing overlaps in a profiled step. Of a timed one at least {stepTime(exposed_s)} was communication that no work hid, or idle time.</p>
+        <p class="small muted">Nothing overlaps in a profiled step. Of a timed one at least {stepTime(exposed_s)} was communication that no work hid, or idle time.</p>
       )}
       {waiting_s > 0 && (
         <p class="small muted">Of a mean step, {stepTime(waiting_s)} ({share(waiting_s / profile.step_time_s, 2)}) was waiting for the last peer to arrive.</p>

@@ -1,24 +1,18 @@
 /** Every step that was run, in order: first those that warmed up, then the timed ones with their mean and interval. */
-import type { MeasurementView, PartialView } from "../api/types";
+import type { TrialView } from "../api/types";
 import { numbers, whole } from "../campaign/charts/axes";
 import { Chart, type Frame } from "../campaign/charts/chart";
 import { box, line, marks, type Point } from "../campaign/charts/marks";
 import { toPixel } from "../campaign/charts/scales";
-import { duration, interval as intervalWords, stepTime } from "../format";
+import { counted, duration, interval as intervalWords, stepTime } from "../format";
 import { Card } from "../ui/basics";
 
 /** Warming up is drawn up to so many means; what took longer lies at the upper edge. */
 const MOST = 1.25;
 
-interface StepTimesProps {
-  measured: MeasurementView | PartialView;
-  /** The measurement itself; null of a pruned trial, whose steps measure nothing. */
-  interval: MeasurementView | null;
-}
-
-export function StepTimes({ measured, interval: given }: StepTimesProps) {
-  const { warmup_times_s: warmup, step_times_s: timed, step_time_s: mean } = measured;
-  // One step says nothing of how far steps lie apart.
+export function StepTimes({ trial: { measurement: given, partial } }: { trial: TrialView }) {
+  const { warmup_times_s: warmup, step_times_s: timed, step_time_s: mean } = (given ?? partial)!;
+  // The steps of a pruned trial measure nothing, and one step says nothing of how far they lie apart.
   const interval = given && timed.length > 1 && given.step_time_low_s < given.step_time_high_s ? given : null;
   // The first steps may take many times as long as the others, whose differences are what the chart is for.
   const top = Math.max(...timed, interval?.step_time_high_s ?? 0, mean * MOST);
@@ -26,7 +20,7 @@ export function StepTimes({ measured, interval: given }: StepTimesProps) {
   const describe = (index: number | null) => {
     if (index === null) {
       const range = interval ? `, 95 %: ${intervalWords(interval.step_time_low_s, interval.step_time_high_s, stepTime)}` : "";
-      return `Mean of ${timed.length} timed ${timed.length === 1 ? "step" : "steps"}: ${stepTime(mean)}${range}`;
+      return `Mean of ${counted(timed.length, "timed step")}: ${stepTime(mean)}${range}`;
     }
     const warms = index < warmup.length;
     return `Step ${index + 1}${warms ? ", warming up" : ""}: ${stepTime(warms ? warmup[index] : timed[index - warmup.length])}`;
@@ -60,7 +54,7 @@ export function StepTimes({ measured, interval: given }: StepTimesProps) {
       <ul class="chart-legend">
         {warmup.length > 0 && <li><span class="mark-key warm" /> warming up{Math.max(...warmup) > mean * MOST && " (longest at the edge)"}</li>}
         {given?.compile_s != null && <li>compiling took {duration(given.compile_s)} before them</li>}
-        <li><span class="mark-key point" /> timed step</li>
+        <li><span class="mark-key dots" /> timed step</li>
         <li><span class="mark-key best" /> mean{interval && " with 95 % interval"}</li>
       </ul>
     </Card>

@@ -4,7 +4,7 @@ import { useResource } from "../api/resource";
 import type { CampaignView, Explanation, TrialBrief, TrialView } from "../api/types";
 import { figuresOf } from "../campaign/data/figures";
 import { goalOf, isAgain, NOT_CONFIRMED } from "../campaign/data/goal";
-import { bareObjective, bytes, gain, gainInterval, interval, number, probability, share, stepTime } from "../format";
+import { bareObjective, bytes, counted, gain, gainInterval, interval, number, probability, share, stepTime } from "../format";
 import { Tile } from "../ui/basics";
 
 /** own: the trial in numbers. */
@@ -15,7 +15,7 @@ export function Tiles({ campaign, trial, own }: { campaign: CampaignView; trial:
   const tensors = largest((measured ?? partial)?.peak_memory_bytes);
   const held = largest((measured ?? partial)?.peak_held_bytes);
   const of = limit === undefined ? "" : ` of ${bytes(limit)}`;
-  const memory = tensors !== null && <Tile {...tile} label="Peak memory, fullest rank" testid="tile-memory" value={bytes(tensors)} note={held === null ? of : `${bytes(held)} held${of}`} />;
+  const memory = tensors !== null && <Tile {...tile} label="Peak memory, fullest rank" value={bytes(tensors)} note={held === null ? of : `${bytes(held)} held${of}`} />;
   const { knobs = {}, ...axes } = trial.plan;
   const knob = Object.entries(knobs).map((one) => one.join(":"));
   const why = useResource<Explanation>(trial.verdict === "oom" ? withQuery(`campaigns/${encodeURIComponent(campaign.id)}/space/why`, { ...axes, knob }) : null);
@@ -32,7 +32,7 @@ export function Tiles({ campaign, trial, own }: { campaign: CampaignView; trial:
   const base = campaign.summary.baseline?.trial === (trial.setting?.trial ?? trial.number);
   return (
     <div class="tiles two-up" data-testid="tiles">
-      <Tile {...tile} label={goal.label} testid="tile-objective" value={speed(figures.objective?.value)} note={<>95 %: {interval(low, high, (end) => speed(end ?? undefined))}, {figures.runs > 0 ? `${figures.runs} second ${figures.runs === 1 ? "run" : "runs"}` : "one run"}{!same && <><br />this run: {speed(own.objective?.value)}</>}</>} />
+      <Tile {...tile} label={goal.label} testid="tile-objective" value={speed(figures.objective?.value)} note={<>95 %: {interval(low, high, (end) => speed(end ?? undefined))}, {figures.runs > 0 ? counted(figures.runs, "second run") : "one run"}{!same && <><br />this run: {speed(own.objective?.value)}</>}</>} />
       {campaign.summary.baseline && (
         <Tile
           {...tile}
@@ -41,19 +41,19 @@ export function Tiles({ campaign, trial, own }: { campaign: CampaignView; trial:
           value={base ? "the baseline" : gain(figures.gain)}
           note={base ? undefined : (
             <>
-              {figures.rounds > 0 ? `${gainInterval(figures.interval)}, ${figures.rounds} ${figures.rounds === 1 ? "round" : "rounds"}` : NOT_CONFIRMED}
+              {figures.rounds > 0 ? `${gainInterval(figures.interval)}, ${counted(figures.rounds, "round")}` : NOT_CONFIRMED}
               {isAgain(trial) && <><br />this run: {gain(own.gain_over_baseline)} in the same round</>}
             </>
           )}
         />
       )}
       <Tile {...tile} label="Step time, mean" testid="tile-step" value={stepTime(figures.stepTime_s)} note={stepTime(figures.stepTime_s) === stepTime(measured.step_time_s) ? `of ${measured.step_times_s.length} steps of one run` : `this run: ${stepTime(measured.step_time_s)}`} />
-      {measured.mfu !== null && <Tile {...tile} label="Share of the device's peak (MFU)" testid="tile-mfu" value={share(measured.mfu)} note={`${number(measured.flops_per_s_per_device! / 1e12)} TFLOP/s per device`} />}
+      {measured.mfu !== null && <Tile {...tile} label="Share of the device's peak (MFU)" value={share(measured.mfu)} note={`${number(measured.flops_per_s_per_device! / 1e12)} TFLOP/s per device`} />}
       {memory}
     </div>
   );
 }
 
-function largest(values: readonly number[] | undefined): number | null {
+export function largest(values: readonly number[] | undefined): number | null {
   return values === undefined || values.length === 0 ? null : Math.max(...values);
 }

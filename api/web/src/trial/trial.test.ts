@@ -3,13 +3,14 @@ import { expect, test } from "vitest";
 import type { Plan } from "../api/types";
 import { PLAN } from "../campaign/data/trial.fixture";
 import { quoted } from "./job";
-import { compareLosses, widest } from "./loss_differences";
+import { differencesOf, widest } from "./losses";
 
 test("losses are compared step by step, and what was not finite compares with nothing", () => {
-  const steps = compareLosses([10, null, 9.9, 8], [10, 9, 9]);
-  expect(steps.map((one) => one.difference)).toEqual([0, null, 9.9 / 9 - 1, null]);
-  expect(widest(steps)?.step).toBe(3);
-  expect(widest(compareLosses([null], [1]))).toBeNull();
+  const differences = differencesOf([10, null, 9.9, 8], [10, 9, 9]);
+  expect(differences).toEqual([0, null, 9.9 / 9 - 1, null]);
+  expect(widest(differences)).toBe(2);
+  expect(widest([...differences, -0.5])).toBe(4);
+  expect(widest(differencesOf([null], [1]))).toBeNull();
 });
 
 test("a command can be pasted into a shell", () => {

@@ -1,7 +1,7 @@
 /** What an axis of a chart shows, before the chart knows its room: numbers, or levels side by side. */
 import { bytes, duration, number } from "../../format";
 import type { Value } from "../data/values";
-import { extent, inWords, linear, logarithmic, type Scale, type Steps, type Tick, ticks } from "./scales";
+import { extent, inWords, linear, logarithmic, logTicks, type Scale, type Steps, type Tick, ticks } from "./scales";
 
 export interface Axis {
   readonly title: string;
@@ -14,6 +14,8 @@ interface Look {
   readonly title?: string;
   readonly format?: (value: number, digits: number) => string;
   readonly steps?: Steps;
+  /** Where all values are above 0. */
+  readonly log?: boolean;
   /** Room beyond the ends, of their distance. */
   readonly room?: number;
   /** The axis begins at 0, or ends above what there is. */
@@ -21,10 +23,14 @@ interface Look {
 }
 
 /** Of the numbers from the least to the largest of these. */
-export function numbers(values: Iterable<number>, { title = "", format = number, steps = "round", room = 0, fromZero = false }: Look = {}): Axis {
+export function numbers(values: Iterable<number>, { title = "", format = number, steps = "round", log = false, room = 0, fromZero = false }: Look = {}): Axis {
   const ends = extent(values);
   if (!ends) return { title, scale: (from, to) => linear(0, 1, from, to), ticks: () => [] };
   const [low, high] = ends;
+  if (log && low > 0) {
+    const more = (high / low) ** room;
+    return { title, scale: (from, to) => logarithmic(low / more, high * more, from, to), ticks: (scale) => inWords(logTicks(scale, steps), format) };
+  }
   const more = (high - low) * room;
   const [first, last] = fromZero ? [Math.min(0, low), (Math.max(0, high) || 1) * (1 + room)] : [low - more, high + more];
   return { title, scale: (from, to) => linear(first, last, from, to), ticks: (scale, about) => inWords(ticks(scale.low, scale.high, about, steps), format) };

@@ -1,41 +1,33 @@
-/** What the campaign had found after each trial: fastest once so far, with what is recommended
+/** What the campaign had found after each trial, or after each device-hour: fastest once so far, with what is recommended
  * and what was confirmed as points, and the baseline over all of them. */
-import type { CampaignView, TrialBrief } from "../../api/types";
-import { bareObjective } from "../../format";
+import type { CampaignView } from "../../api/types";
+import { bareObjective, number } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
-import { setConditions, wordOf } from "../data/conditions";
+import { setConditions } from "../data/conditions";
 import { rangeOf } from "../data/filters";
-import type { Goal } from "../data/goal";
 import { bestSoFar, type Reached } from "../data/progress";
-import { outcomeOf } from "../data/values";
-import { numbers, whole } from "./axes";
+import { numbers } from "./axes";
 import { Chart, type Frame, Label, onRail } from "./chart";
+import { useHours, useLog } from "./choices";
 import { box, marks, type Point, steps } from "./marks";
-import { Dots, OutcomeLegend } from "./outcomes";
+import { cameWords, Dots, OutcomeLegend, type RunsProps } from "./outcomes";
 import { toPixel } from "./scales";
 
-interface BestChartProps {
-  campaign: CampaignView;
-  goal: Goal;
-  trials: readonly TrialBrief[];
-  shown: ReadonlySet<TrialBrief>;
-  /** Of a campaign whose numbers no device measured. */
-  simulated: boolean;
-}
-
-export function BestChart({ campaign, goal, trials, shown, simulated }: BestChartProps) {
-  const reached = bestSoFar(trials, goal, "trials");
+export function BestChart({ campaign, goal, trials, shown }: RunsProps) {
+  const [hours, across, hoursSwitch] = useHours();
+  const [log, logButton] = useLog("best", "log scale");
+  const reached = bestSoFar(trials, goal, hours);
   const baseline = campaign.summary.baseline?.objective.value ?? null;
   const winners = namedOf(campaign);
-  const measured = simulated ? "simulated" : "measured";
+  const measured = campaign.simulated ? "simulated" : "measured";
   const words = (value: number) => `${goal.label} ${bareObjective(value, goal.unit)}`;
   const describe = (index: number | null) => {
     const one = index === null ? reached.at(-1) : reached[index];
     if (!one?.best) return `Nothing was ${measured} yet.`;
     const { trial } = one;
-    const own = index === null ? "" : ` · trial ${trial.number}: ${trial.objective ? words(trial.objective.value) : wordOf(outcomeOf(trial))}`;
-    return `Fastest once until trial ${trial.number}: ${words(one.best.value)}${own}`;
+    const own = index === null ? "" : ` · trial ${trial.number}: ${cameWords(trial, goal)}`;
+    return `Fastest once until ${hours ? `${number(one.x)} device-hours` : `trial ${trial.number}`}: ${words(one.best.value)}${own}`;
   };
   const visible = reached.filter(({ trial }) => shown.has(trial));
   const values = [...reached.flatMap(({ trial, best }) => [trial.objective?.value, best?.low, best?.high]), baseline, ...winners.map(({ value }) => value)].filter((value) => value != null);
@@ -51,7 +43,7 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
       return best!.low < best!.high ? box(left, top, right - left, bottom - top) : "";
     });
     const level = baseline === null ? 0 : toPixel(frame.y, baseline);
-    const across = `M${frame.left} ${level}H${frame.right}`;
+    const line = `M${frame.left} ${level}H${frame.right}`;
     return (
       <>
         <path class="dots off" d={marks(reached.filter(({ trial }) => trial.objective && !shown.has(trial)).map(placed), "disc")} />
@@ -62,8 +54,8 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
         <path class="best-line" d={steps(changes.map(({ x, best }) => at(x, best!.value)), frame.right)} />
         {baseline !== null && (
           <g data-testid="baseline-line">
-            <path class="halo" d={across} />
-            <path class="baseline" d={across} />
+            <path class="halo" d={line} />
+            <path class="baseline" d={line} />
             <text class="mark-label" x={frame.right} y={level - 5} text-anchor="end">baseline {bareObjective(baseline, goal.unit)}</text>
           </g>
         )}
@@ -82,35 +74,29 @@ export function BestChart({ campaign, goal, trials, shown, simulated }: BestChar
     );
   };
   return (
-    <Card title="Best so far" testid="best-so-far">
+    <Card title="Best so far" testid="best-so-far" aside={<>{logButton}{hoursSwitch}</>}>
       <Chart
         label={`Best so far, ${measured}. ${said.join(". ")}`}
         height={264}
-        x={whole(xs, "trial")}
-        y={numbers(values, { format: (value, digits) => bareObjective(value, goal.unit, digits), room: 0.04, title: goal.label + (simulated ? ", simulated" : "") })}
+        x={across(xs)}
+        y={numbers(values, { format: (value, digits) => bareObjective(value, goal.unit, digits), log, room: 0.04, title: goal.label + (campaign.simulated ? ", simulated" : "") })}
         points={reached.map(({ x, trial }) => [x, trial.objective?.value ?? null])}
         describe={describe}
-        onSelect={(ends) => setConditions({ number: rangeOf(ends, true) })}
+        onSelect={hours ? undefined : (ends) => setConditions({ number: rangeOf(ends, true) })}
         onPick={(index) => go(href({ page: "trial", id: campaign.id, number: reached[index]!.trial.number }))}
       >
         {draw}
       </Chart>
-      <OutcomeLegend trials={visible.map(({ trial }) => trial)} made={measured}>
+      <OutcomeLegend all={visible} made={measured}>
         <li><span class="mark-key best" /> fastest once so far{reached.some(({ best }) => best && best.low < best.high) && ", with the 95 % interval of its steps"}</li>
       </OutcomeLegend>
     </Card>
   );
 }
 
-interface Winner {
-  readonly words: string;
-  readonly trial: number;
-  readonly value: number;
-}
-
 /** What has a name beside the fastest once, which the line ends at; one for a trial that has both. */
-function namedOf({ summary: { recommended, fastest_confirmed } }: CampaignView): Winner[] {
-  const named = (words: string, found: typeof recommended): Winner[] => (found ? [{ words, trial: found.trial, value: found.objective.value }] : []);
-  if (recommended && recommended.trial === fastest_confirmed?.trial) return named("recommended, fastest confirmed", recommended);
-  return [...named("recommended", recommended), ...named("fastest confirmed", fastest_confirmed)];
+function namedOf({ summary: { recommended, fastest_confirmed } }: CampaignView) {
+  const both = recommended?.trial === fastest_confirmed?.trial;
+  const named = both ? { "recommended, fastest confirmed": recommended } : { recommended, "fastest confirmed": fastest_confirmed };
+  return Object.entries(named).flatMap(([words, found]) => (found ? [{ words, trial: found.trial, value: found.objective.value }] : []));
 }

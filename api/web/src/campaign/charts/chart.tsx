@@ -114,7 +114,7 @@ export function Chart({ label, height, x, y, points, describe, reach, find, onSe
             onPointerCancel={() => setDrag(null)}
             onPointerLeave={() => point(null)}
           >
-            <Axes frame={frame} x={layout.xTicks} y={layout.yTicks} across={x.title} up={y.title} height={height} rail={rail} />
+            <Axes {...layout} across={x.title} up={y.title} height={height} rail={rail} />
             {marks}
             {index !== null && <Pointed at={points[index]!} frame={frame} />}
             {from && to && (
@@ -152,13 +152,7 @@ function nearest(points: ChartProps["points"], frame: Frame, atX: number, atY: n
   return found;
 }
 
-interface Layout {
-  readonly frame: Frame;
-  readonly xTicks: readonly Tick[];
-  readonly yTicks: readonly Tick[];
-}
-
-function layoutOf(x: Axis, y: Axis, width: number, height: number): Layout {
+function layoutOf(x: Axis, y: Axis, width: number, height: number) {
   const top = y.title ? 26 : 10;
   const bottom = height - (x.title ? 38 : 22);
   const up = y.scale(bottom, top);
@@ -173,7 +167,8 @@ function layoutOf(x: Axis, y: Axis, width: number, height: number): Layout {
     xTicks = apart(all, across);
     if (xTicks.length === all.length) break;
   }
-  return { frame: { x: across, y: up, left, right: width - 14, top, bottom }, xTicks, yTicks };
+  const frame: Frame = { x: across, y: up, left, right: width - 14, top, bottom };
+  return { frame, xTicks, yTicks };
 }
 
 /** Those that do not overlap up a side. */
@@ -183,24 +178,21 @@ function spread(all: readonly Tick[], scale: Scale): readonly Tick[] {
   return all.filter((_, at) => at % every === 0);
 }
 
-interface AxesProps {
-  frame: Frame;
-  x: readonly Tick[];
-  y: readonly Tick[];
+interface AxesProps extends ReturnType<typeof layoutOf> {
   across: string;
   up: string;
   height: number;
   rail: boolean;
 }
 
-function Axes({ frame, x: xTicks, y: yTicks, across, up, height, rail }: AxesProps) {
+function Axes({ frame, xTicks, yTicks, across, up, height, rail }: AxesProps) {
   const { x, y, left, right, top } = frame;
   return (
     <g aria-hidden="true">
       {rail && (
         <g data-testid="rail">
           <line class="rail" x1={left} x2={right} y1={onRail(frame)} y2={onRail(frame)} />
-          <text class="rail-label" x={left - 6} y={onRail(frame) + 4} text-anchor="end">none</text>
+          <text x={left - 6} y={onRail(frame) + 4} text-anchor="end">none</text>
         </g>
       )}
       <path class="grid" d={yTicks.map(([value]) => `M${left} ${toPixel(y, value).toFixed(1)}H${right}`).join("")} />
@@ -214,7 +206,7 @@ function Axes({ frame, x: xTicks, y: yTicks, across, up, height, rail }: AxesPro
           <text key={value} x={toPixel(x, value)} y={height - (across ? 22 : 6)}>{words}</text>
         ))}
       </g>
-      {across && <text class="x-title" x={(left + right) / 2} y={height - 5} text-anchor="middle">{across}</text>}
+      {across && <text x={(left + right) / 2} y={height - 5} text-anchor="middle">{across}</text>}
       {up && <text class="y-title" x={2} y={Math.max(11, top - 8)}>{up}</text>}
     </g>
   );

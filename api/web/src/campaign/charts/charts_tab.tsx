@@ -1,16 +1,14 @@
 /** The charts of a campaign: the best so far with what matters, then what the trials differ in, then when they ran. */
 import { useMemo } from "preact/hooks";
 import type { Analysis, CampaignView, TrialBrief } from "../../api/types";
-import { EmptyState } from "../../ui/states";
 import type { Filters } from "../data/filters";
 import type { Goal } from "../data/goal";
 import type { Dimension } from "../data/values";
 import { BestChart } from "./best_chart";
 import { HeatMap } from "./heat_map";
-import { byImportance } from "./names";
-import { ParallelCard } from "./parallel_card";
+import { ParallelCard } from "./parallel_plot";
 import { Scatter } from "./scatter";
-import { SensitivityCard } from "./sensitivity";
+import { byImportance, SensitivityCard } from "./sensitivity";
 import { SizesCard } from "./sizes";
 import { TimelineCard } from "./timeline";
 
@@ -30,29 +28,21 @@ export interface ChartsTabProps {
 
 export function ChartsTab({ campaign, goal, dimensions, varied, differing, trials, shown, filters, analysis }: ChartsTabProps) {
   const shownSet = new Set(shown);
-  const made = campaign.simulated;
   // Those that matter first, so that the axes and the menus are in one order.
   const own = useMemo(() => byImportance(varied, analysis), [varied, analysis]);
   const all = useMemo(() => [...own, ...differing.filter((one) => !own.includes(one))], [own, differing]);
-  if (!trials.some(({ objective }) => objective)) {
-    return (
-      <EmptyState title="No chart yet">
-        <p class="muted">Nothing was {made ? "simulated to its end" : "measured"}. The tab Failures has what failed, and why.</p>
-      </EmptyState>
-    );
-  }
   return (
     <div class="chart-cards" data-testid="charts">
       <div class="chart-row">
-        <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} simulated={made} />
+        <BestChart campaign={campaign} goal={goal} trials={trials} shown={shownSet} />
         <SensitivityCard analysis={analysis} dimensions={dimensions} />
       </div>
       {own.length > 1 && <ParallelCard campaign={campaign.id} goal={goal} varied={own} trials={trials} filters={filters} />}
       <div class="chart-row">
-        {own.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={made} />}
-        <Scatter campaign={campaign} goal={goal} dimensions={all} trials={trials} shown={shownSet} simulated={made} />
+        {own.length > 1 && <HeatMap goal={goal} dimensions={all} trials={trials} shown={shown} filters={filters} simulated={campaign.simulated} />}
+        <Scatter campaign={campaign} goal={goal} dimensions={all} trials={trials} shown={shownSet} />
       </div>
-      {!made && <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />}
+      {!campaign.simulated && <TimelineCard campaign={campaign} goal={goal} trials={trials} shown={shownSet} />}
       <SizesCard campaign={campaign.id} analysis={analysis} />
     </div>
   );

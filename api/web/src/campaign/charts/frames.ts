@@ -1,8 +1,7 @@
-/** After the next frame: what need not be in it, and would only hold it up. */
 /** So long the browser has to itself to put a painted frame on the screen. */
 const SHOWN_MS = 16;
 
-/** Calls the task once the next frame is on the screen, unless the returned function is called before. */
+/** Calls the task, which would only hold up the next frame, once that is on the screen, unless the returned function is called before. */
 export function afterFrame(task: () => void): () => void {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const frame = requestAnimationFrame(() => (timer = setTimeout(task, SHOWN_MS)));

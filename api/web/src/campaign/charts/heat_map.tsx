@@ -2,14 +2,14 @@
  * trials of its cell. A filter holds any other dimension at a value. */
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
-import { bareObjective, number } from "../../format";
-import { useFilter } from "../../filters";
+import { bareObjective, counted, number } from "../../format";
 import { Card } from "../../ui/basics";
 import { type Cell, cellsOf } from "../data/cells";
 import { setConditions } from "../data/conditions";
 import type { Condition, Filters } from "../data/filters";
 import { type Goal, merit } from "../data/goal";
 import type { Dimension } from "../data/values";
+import { useChoice } from "./choices";
 import { rampStep } from "./marks";
 import { extent } from "./scales";
 
@@ -24,34 +24,48 @@ interface HeatMapProps {
 }
 
 export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }: HeatMapProps) {
-  const [across, setAcross] = useFilter("across");
-  const [up, setUp] = useFilter("up");
-  const chosen = (name: string, first: number) => dimensions.find((one) => one.name === name) ?? dimensions[first]!;
-  const [x, y] = [chosen(across, 0), chosen(up, 1)];
+  const [x, acrossChoice] = useChoice("across", "Across", dimensions, dimensions[0]!);
+  const [y, upChoice] = useChoice("up", "Up", dimensions, dimensions[1]!);
   const { xs, ys, rows } = useMemo(() => cellsOf(trials, shown, x, y, goal), [trials, shown, x, y, goal]);
   const ends = extent(rows.flatMap((row) => row.flatMap((cell) => cell?.best?.objective?.value ?? [])));
+  const button = (cell: Cell, column: number) => {
+    const value = cell.best?.objective?.value;
+    const measured = value !== undefined && ends !== null;
+    const step = measured ? rampStep(merit(goal, value, ends)) + 1 : 0;
+    const only = { [x.name]: exactly(cell.x), [y.name]: exactly(cell.y) };
+    const pressed = Object.entries(only).every(([name, condition]) => JSON.stringify(filters.on[name]) === JSON.stringify(condition));
+    const best = measured ? `best ${goal.label} ${bareObjective(value, goal.unit)} by trial ${cell.best!.number}` : "no value";
+    return (
+      <button
+        key={column}
+        type="button"
+        class={measured ? "heat-cell" : cell.oom > 0 ? "heat-cell bare oom" : "heat-cell bare"}
+        style={measured ? { background: `var(--ramp-${step})`, color: `var(--on-ramp-${step})` } : undefined}
+        aria-pressed={pressed}
+        title={`${best}; ${counted(cell.trials, "trial")}, ${cell.oom} out of memory`}
+        data-testid={`cell-${x.name}${String(cell.x)}-${y.name}${String(cell.y)}`}
+        onClick={() => setConditions(pressed ? { [x.name]: null, [y.name]: null } : only)}
+      >
+        <span class="visually-hidden">{`${x.label} ${String(cell.x)}, ${y.label} ${String(cell.y)}: `}</span>
+        <strong>{measured ? number(value, 3) + (goal.unit === "%" ? " %" : "") : cell.oom > 0 ? "OOM" : "–"}</strong>
+        <span>
+          {cell.trials}
+          {cell.oom > 0 && ` · ${cell.oom} OOM`}
+        </span>
+      </button>
+    );
+  };
   return (
     <Card
       title={`Best by ${x.label} × ${y.label}`}
       testid="heat-map"
-      aside={
-        <div class="row heat-choice">
-          <Choice label="Across" value={x} all={dimensions} onChoose={setAcross} />
-          <Choice label="Up" value={y} all={dimensions} onChoose={setUp} />
-        </div>
-      }
+      aside={<div class="row heat-choice">{acrossChoice}{upChoice}</div>}
     >
       <div class="chart-scroll">
         <div class="heat" role="group" aria-label={`Best ${goal.label} by ${x.label} and ${y.label}`} style={{ grid: `repeat(${ys.length}, minmax(46px, 1fr)) auto / fit-content(120px) repeat(${xs.length}, minmax(44px, 1fr))` }}>
           {rows.map((row, at) => [
             <div key={`up ${String(ys[at])}`} class="heat-label" title={y.title}>{y.label} {String(ys[at])}</div>,
-            ...row.map((cell, column) =>
-              cell === null ? (
-                <div key={column} class="heat-none" aria-hidden="true" />
-              ) : (
-                <CellButton key={column} cell={cell} x={x} y={y} goal={goal} ends={ends} pressed={isOnly(filters, x, y, cell)} />
-              ),
-            ),
+            ...row.map((cell, column) => (cell ? button(cell, column) : <div key={column} class="heat-none" aria-hidden="true" />)),
           ])}
           <div />
           {xs.map((value) => (
@@ -59,71 +73,13 @@ export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }:
           ))}
         </div>
       </div>
-      <p class="chart-note" data-testid="heat-note">
+      <p class="chart-note">
         {goal.label}{simulated && ", simulated"}: the best of the trials that pass the filters
       </p>
     </Card>
   );
 }
 
-interface ChoiceProps {
-  label: string;
-  value: Dimension;
-  all: readonly Dimension[];
-  onChoose: (name: string) => void;
-}
-
-function Choice({ label, value, all, onChoose }: ChoiceProps) {
-  return (
-    <select aria-label={label} title={value.title} value={value.name} onChange={(event) => onChoose(event.currentTarget.value)}>
-      {all.map(({ name, label, title }) => (
-        <option key={name} value={name} title={title}>{label}</option>
-      ))}
-    </select>
-  );
-}
-
-interface CellButtonProps {
-  cell: Cell;
-  x: Dimension;
-  y: Dimension;
-  goal: Goal;
-  ends: [number, number] | null;
-  pressed: boolean;
-}
-
-function CellButton({ cell, x, y, goal, ends, pressed }: CellButtonProps) {
-  const value = cell.best?.objective?.value;
-  const measured = value !== undefined && ends !== null;
-  const step = measured ? rampStep(merit(goal, value, ends)) + 1 : 0;
-  const choose = () => setConditions({ [x.name]: pressed ? null : exactly(cell.x), [y.name]: pressed ? null : exactly(cell.y) });
-  const counts = `${cell.trials} ${cell.trials === 1 ? "trial" : "trials"}, ${cell.oom} out of memory`;
-  const best = measured ? `best ${goal.label} ${bareObjective(value, goal.unit)} by trial ${cell.best!.number}` : "no value";
-  return (
-    <button
-      type="button"
-      class={measured ? "heat-cell" : cell.oom > 0 ? "heat-cell bare oom" : "heat-cell bare"}
-      style={measured ? { background: `var(--ramp-${step})`, color: `var(--on-ramp-${step})` } : undefined}
-      aria-pressed={pressed}
-      title={`${best}; ${counts}`}
-      data-testid={`cell-${x.name}${String(cell.x)}-${y.name}${String(cell.y)}`}
-      onClick={choose}
-    >
-      <span class="visually-hidden">{`${x.label} ${String(cell.x)}, ${y.label} ${String(cell.y)}: `}</span>
-      <strong>{measured ? number(value, 3) + (goal.unit === "%" ? " %" : "") : cell.oom > 0 ? "OOM" : "–"}</strong>
-      <span>
-        {cell.trials}
-        {cell.oom > 0 && ` · ${cell.oom} OOM`}
-      </span>
-    </button>
-  );
-}
-
 function exactly(value: Cell["x"]): Condition {
   return typeof value === "number" ? { kind: "range", low: value, high: value } : { kind: "words", words: [String(value)] };
-}
-
-/** True where the filters keep both dimensions to those of the cell. */
-function isOnly({ on }: Filters, x: Dimension, y: Dimension, cell: Cell): boolean {
-  return JSON.stringify([on[x.name], on[y.name]]) === JSON.stringify([exactly(cell.x), exactly(cell.y)]);
 }

@@ -1,6 +1,5 @@
 /** Marks as the paths of an SVG: all marks of a kind are one path, so that thousands cost no more than a few. A kind has a
  * shape beside its colour, for those who do not tell its colour from another. */
-import type { Verdict } from "../../api/types";
 
 export type Point = readonly [x: number, y: number];
 export type Shape = "disc" | "square" | "cross" | "triangle" | "diamond" | "plus" | "ring";
@@ -37,11 +36,11 @@ export function box(x: number, y: number, width: number, height: number): string
   return `M${round(x)} ${round(y)}h${round(width)}v${round(height)}h${round(-width)}z`;
 }
 
-/** How a verdict is drawn; what has not ended is the plus. Its tone is that of `words.ts`. */
-export const SHAPES: Readonly<Partial<Record<Verdict, Shape>>> = { ok: "disc", oom: "cross", pruned: "diamond", cancelled: "square" };
+/** How an outcome is drawn. Its tone is that of `words.ts`. */
+const SHAPES: Readonly<Record<string, Shape>> = { ok: "disc", oom: "cross", pruned: "diamond", cancelled: "square", planned: "plus", submitted: "plus", running: "plus" };
 
 export function shapeOf(outcome: string): Shape {
-  return SHAPES[outcome as Verdict] ?? (["planned", "submitted", "running"].includes(outcome) ? "plus" : "triangle");
+  return SHAPES[outcome] ?? "triangle";
 }
 
 /** The step of the ramp, `--ramp-1` to `--ramp-5` of theme.css, for a merit of 0 (worst) to 1 (best). */

@@ -1,13 +1,14 @@
 import { expect, test } from "vitest";
-import { type Axis, bandMiddle, conditionOf, type Frame, jitter, levelAxis, linesOf, nearest, positionOn, stretches } from "./parallel";
+import { type Axis, bandMiddle, BOTTOM, conditionOf, jitter, levelAxis, linesOf, nearest, positionOn, RAIL, stretches, TOP } from "./parallel";
 import { held, inLines, walk } from "./parallel_axis";
+import { linear } from "./scales";
 import { AXES, knobDimension } from "../data/values";
 import { reaching, trial } from "../data/trial.fixture";
 
 const axis = (name: string) => AXES.find((one) => one.name === name)!;
 const TRIALS = [1, 2, 4, 8].map((tp, at) => trial(at, { tp, recompute: at < 2 ? "none" : "full" }));
 const TP = levelAxis(TRIALS, axis("tp"));
-const SPEED: Axis = { name: "objective", levels: [], low: 100, high: 200, flipped: false };
+const SPEED: Axis = { name: "objective", levels: [], scale: linear(100, 200, 0, 1) };
 
 test("jitter is the same each time, differs by trial and axis, and stays within the level's band", () => {
   expect(jitter(3, "tp")).toBe(jitter(3, "tp"));
@@ -39,7 +40,7 @@ test("a brush over words names them", () => {
 
 test("a brush over numbers is in their unit, and turned round where less is better", () => {
   expect(conditionOf(SPEED, 0.25, 0.5)).toEqual({ kind: "range", low: 125, high: 150 });
-  expect(conditionOf({ ...SPEED, flipped: true }, 0.25, 0.5)).toEqual({ kind: "range", low: 150, high: 175 });
+  expect(conditionOf({ ...SPEED, scale: linear(100, 200, 1, 0) }, 0.25, 0.5)).toEqual({ kind: "range", low: 150, high: 175 });
 });
 
 test("what is drawn of a condition is what was brushed", () => {
@@ -62,17 +63,16 @@ test("a trial in which a knob is inactive crosses its axis at the bottom, and no
 });
 
 test("a trial without a result ends at the rail", () => {
-  const frame: Frame = { x: [0, 100], top: 0, bottom: 100, rail: 120 };
-  const [measured, failed] = linesOf([reaching(0, 200), reaching(1, null)], [TP, SPEED], frame);
-  expect([measured!.heights[1], failed!.heights[1]]).toEqual([0, 120]);
+  const [measured, failed] = linesOf([reaching(0, 200), reaching(1, null)], [TP, SPEED]);
+  expect([measured!.heights[1], failed!.heights[1]]).toEqual([TOP, RAIL]);
+  expect(linesOf([reaching(0, 100)], [SPEED])[0]!.heights[0]).toBe(BOTTOM);
 });
 
 test("the line nearest to the pointer is found between two axes, and none beyond reach", () => {
-  const frame: Frame = { x: [0, 100], top: 0, bottom: 100, rail: 120 };
   const lines = [[0, 100], [100, 0]].map((heights, number) => ({ trial: trial(number), heights: Float32Array.from(heights) }));
-  expect(nearest(lines, frame, 25, 30, 8)?.trial.number).toBe(0);
-  expect(nearest(lines, frame, 25, 70, 8)?.trial.number).toBe(1);
-  expect(nearest(lines, frame, 25, 50, 8)).toBeNull();
+  expect(nearest(lines, [0, 100], 25, 30, 8)?.trial.number).toBe(0);
+  expect(nearest(lines, [0, 100], 25, 70, 8)?.trial.number).toBe(1);
+  expect(nearest(lines, [0, 100], 25, 50, 8)).toBeNull();
 });
 
 test("arrows move what an axis keeps, with Shift they widen it, and Delete clears it", () => {

@@ -6,39 +6,38 @@
 import type { TrialBrief } from "../../api/types";
 import type { Condition } from "../data/filters";
 import { type Dimension, levelsOf, type Value, valueOf } from "../data/values";
+import { type Scale, toPixel, toValue } from "./scales";
 
-/** levels: empty on an axis of measured numbers, which reaches from low to high; flipped: with its least value on top. */
+/** levels: empty on an axis of measured numbers, of which the scale is. */
 export interface Axis {
   readonly name: string;
   readonly levels: readonly Value[];
-  readonly low: number;
-  readonly high: number;
-  readonly flipped: boolean;
+  readonly scale?: Scale;
 }
+
+/** Heights in pixels: of the ends of an axis, and of the rail of what has no value. */
+export const TOP = 44;
+export const BOTTOM = 304;
+export const RAIL = 326;
 
 /** Of a band, how much the trials fill: the gaps keep levels apart. */
 const FILLED = 0.6;
 
 export function levelAxis(trials: readonly TrialBrief[], dimension: Dimension): Axis {
-  return { name: dimension.name, levels: levelsOf(trials, dimension), low: 0, high: 0, flipped: false };
+  return { name: dimension.name, levels: levelsOf(trials, dimension) };
 }
 
 /** Null where the trial has no value: its line leaves the axis for the rail of trials without a result. */
 export function positionOn(axis: Axis, trial: TrialBrief): number | null {
   const value = valueOf(trial, axis.name);
   if (value === null) return null;
-  if (axis.levels.length === 0) return share(axis, value as number);
+  if (axis.scale) return toPixel(axis.scale, value as number);
   const level = axis.levels.indexOf(value);
   return level < 0 ? null : bandMiddle(axis, level) + (jitter(trial.number, axis.name) * FILLED) / axis.levels.length;
 }
 
 export function bandMiddle(axis: Axis, level: number): number {
   return (level + 0.5) / axis.levels.length;
-}
-
-function share(axis: Axis, value: number): number {
-  const up = axis.high === axis.low ? 0.5 : (value - axis.low) / (axis.high - axis.low);
-  return axis.flipped ? 1 - up : up;
 }
 
 /** Between -0.5 and 0.5, always the same for a trial on an axis. */
@@ -54,10 +53,9 @@ export function jitter(trial: number, axis: string): number {
  * it lies in. */
 export function conditionOf(axis: Axis, one: number, other: number): Condition {
   const [from, to] = [Math.max(0, Math.min(one, other)), Math.min(1, Math.max(one, other))];
-  if (axis.levels.length === 0) {
-    const span = axis.high - axis.low;
-    const [low, high] = axis.flipped ? [1 - to, 1 - from] : [from, to];
-    return { kind: "range", low: axis.low + low * span, high: axis.low + high * span };
+  if (axis.scale) {
+    const ends = [toValue(axis.scale, from), toValue(axis.scale, to)];
+    return { kind: "range", low: Math.min(...ends), high: Math.max(...ends) };
   }
   const inside = axis.levels.flatMap((_, level) => {
     const middle = bandMiddle(axis, level);
@@ -78,49 +76,30 @@ function holds(condition: Condition, value: Value): boolean {
 
 /** The stretches of an axis that a condition covers, each from a lower to a higher position. */
 export function stretches(axis: Axis, condition: Condition): [number, number][] {
-  if (axis.levels.length > 0) {
-    const half = 0.5 / axis.levels.length;
-    return axis.levels.flatMap((level, index): [number, number][] => {
-      const middle = bandMiddle(axis, index);
-      return holds(condition, level) ? [[middle - half, middle + half]] : [];
-    });
-  }
+  const { scale, levels } = axis;
+  if (!scale) return levels.flatMap((level, at): [number, number][] => (holds(condition, level) ? [[at / levels.length, (at + 1) / levels.length]] : []));
   if (condition.kind === "words") return [];
-  const ends = [share(axis, condition.low), share(axis, condition.high)].map((end) => Math.min(1, Math.max(0, end)));
+  const ends = [condition.low, condition.high].map((end) => Math.min(1, Math.max(0, toPixel(scale, end))));
   return [[Math.min(...ends), Math.max(...ends)]];
 }
 
-/** The line of one trial: a height per axis in pixels, `rail` where it has no value. */
+/** The line of one trial: a height per axis in pixels, `RAIL` where it has no value. */
 export interface Line {
   readonly trial: TrialBrief;
   readonly heights: Float32Array;
 }
 
-export interface Frame {
-  /** Of each axis, in pixels. */
-  readonly x: readonly number[];
-  readonly top: number;
-  readonly bottom: number;
-  readonly rail: number;
+export function linesOf(trials: readonly TrialBrief[], axes: readonly Axis[]): Line[] {
+  const height = (position: number | null) => (position === null ? RAIL : BOTTOM - position * (BOTTOM - TOP));
+  return trials.map((trial) => ({ trial, heights: Float32Array.from(axes, (axis) => height(positionOn(axis, trial))) }));
 }
 
-export function linesOf(trials: readonly TrialBrief[], axes: readonly Axis[], frame: Frame): Line[] {
-  return trials.map((trial) => {
-    const heights = new Float32Array(axes.length);
-    axes.forEach((axis, index) => {
-      const position = positionOn(axis, trial);
-      heights[index] = position === null ? frame.rail : frame.bottom - position * (frame.bottom - frame.top);
-    });
-    return { trial, heights };
-  });
-}
-
-/** The line nearest to a point, if one is within `reach` pixels above or below it. */
-export function nearest(lines: readonly Line[], frame: Frame, x: number, y: number, reach: number): Line | null {
-  const right = frame.x.findIndex((at) => at >= x);
-  if (right < 0 || (right === 0 && frame.x[0]! - x > reach)) return null;
+/** The line nearest to a point, if one is within `reach` pixels above or below it. axes: where each is, in pixels. */
+export function nearest(lines: readonly Line[], axes: readonly number[], x: number, y: number, reach: number): Line | null {
+  const right = axes.findIndex((at) => at >= x);
+  if (right < 0 || (right === 0 && axes[0]! - x > reach)) return null;
   const left = Math.max(0, right - 1);
-  const [from, to] = [frame.x[left]!, frame.x[right]!];
+  const [from, to] = [axes[left]!, axes[right]!];
   const along = to === from ? 0 : (x - from) / (to - from);
   let found: Line | null = null;
   let least = reach;

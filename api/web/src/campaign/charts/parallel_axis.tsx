@@ -4,12 +4,13 @@ import { bareObjective } from "../../format";
 import { conditionWords } from "../data/conditions";
 import type { Condition } from "../data/filters";
 import type { Goal } from "../data/goal";
-import { type Axis, bandMiddle, conditionOf, type Frame, stretches } from "./parallel";
-import { inWords, LETTER_PX, linear, ticks, toPixel } from "./scales";
+import { type Axis, bandMiddle, BOTTOM, conditionOf, stretches, TOP } from "./parallel";
+import { inWords, LETTER_PX, ticks, toPixel } from "./scales";
 
 /** An axis of numbers is walked by keyboard in so many steps. */
 const STEPS = 10;
 const CLICK_PX = 4;
+const HEIGHT = BOTTOM - TOP;
 /** Letters of a name that fit above an axis. */
 const LINE = 12;
 /** More labels than that would overlap. */
@@ -23,47 +24,44 @@ interface ParallelAxisProps {
   /** Until the next axis, in pixels. */
   room: number;
   x: number;
-  frame: Frame;
   goal: Goal;
   condition: Condition | undefined;
-  /** done: the pointer was lifted. */
-  onBrush: (from: number, to: number, done: boolean) => void;
-  onCondition: (condition: Condition | null) => void;
+  /** Null: all of it is kept. done: the pointer was lifted. */
+  onBrush: (condition: Condition | null, done: boolean) => void;
 }
 
-export function ParallelAxis({ axis, label, title, room, x, frame, goal, condition, onBrush, onCondition }: ParallelAxisProps) {
+export function ParallelAxis({ axis, label, title, room, x, goal, condition, onBrush }: ParallelAxisProps) {
   const start = useRef<number | null>(null);
-  const height = frame.bottom - frame.top;
-  const position = (event: PointerEvent) => (frame.bottom - event.offsetY) / height;
+  const position = (event: PointerEvent) => (BOTTOM - event.offsetY) / HEIGHT;
   const letters = Math.floor(room / LETTER_PX);
-  const y = (at: number) => frame.bottom - at * height;
+  const y = (at: number) => BOTTOM - at * HEIGHT;
   const [first, last] = held(axis, condition) ?? [-1, -1];
   const lift = (event: PointerEvent) => {
     const from = start.current;
     start.current = null;
     if (from === null) return;
-    if (Math.abs(position(event) - from) * height < CLICK_PX) onCondition(null);
-    else onBrush(from, position(event), true);
+    if (Math.abs(position(event) - from) * HEIGHT < CLICK_PX) onBrush(null, true);
+    else onBrush(conditionOf(axis, from, position(event)), true);
   };
   return (
     <g class="axis" data-testid={`axis-${axis.name}`}>
-      <line x1={x} x2={x} y1={frame.top} y2={frame.bottom} />
+      <line x1={x} x2={x} y1={TOP} y2={BOTTOM} />
       <text class="axis-name" text-anchor="middle">
         <title>{title}</title>
-        {label.map((line, at) => <tspan key={line} x={x} y={frame.top - 16 - 13 * (label.length - 1 - at)}>{line}</tspan>)}
+        {label.map((line, at) => <tspan key={line} x={x} y={TOP - 16 - 13 * (label.length - 1 - at)}>{line}</tspan>)}
       </text>
       {marks(axis, goal.unit).map(([at, words]) => (
         <text key={words} class="axis-mark" x={x + 6} y={y(at) + 4}>{words.length > letters ? `${words.slice(0, letters - 1)}…` : words}</text>
       ))}
       {condition && stretches(axis, condition).map(([from, to]) => (
-        <rect key={from} class="brushed" x={x - 8} width={16} y={y(to)} height={Math.max(2, (to - from) * height)} />
+        <rect key={from} class="brushed" x={x - 8} width={16} y={y(to)} height={Math.max(2, (to - from) * HEIGHT)} />
       ))}
       <rect
         class="axis-touch"
         x={x - 14}
         width={28}
-        y={frame.top}
-        height={height}
+        y={TOP}
+        height={HEIGHT}
         tabindex={0}
         role="slider"
         aria-orientation="vertical"
@@ -77,7 +75,7 @@ export function ParallelAxis({ axis, label, title, room, x, frame, goal, conditi
           start.current = position(event);
         }}
         onPointerMove={(event) => {
-          if (start.current !== null && Math.abs(position(event) - start.current) * height >= CLICK_PX) onBrush(start.current, position(event), false);
+          if (start.current !== null && Math.abs(position(event) - start.current) * HEIGHT >= CLICK_PX) onBrush(conditionOf(axis, start.current, position(event)), false);
         }}
         onPointerUp={lift}
         onPointerCancel={() => (start.current = null)}
@@ -87,7 +85,7 @@ export function ParallelAxis({ axis, label, title, room, x, frame, goal, conditi
           if (next === undefined) return;
           event.preventDefault();
           event.stopPropagation();
-          onCondition(next && conditionOf(axis, next[0] / stepsOf(axis), (next[1] + 1) / stepsOf(axis)));
+          onBrush(next && conditionOf(axis, next[0] / stepsOf(axis), (next[1] + 1) / stepsOf(axis)), true);
         }}
       />
     </g>
@@ -105,14 +103,10 @@ export function inLines(name: string): string[] {
 
 /** Labels of an axis: its levels, or round numbers between its ends. */
 function marks(axis: Axis, unit: string): [number, string][] {
-  const every = Math.ceil(axis.levels.length / MOST_LABELS);
-  if (axis.levels.length > 0) {
-    return axis.levels.flatMap((level, at): [number, string][] => (at % every === 0 ? [[bandMiddle(axis, at), String(level)]] : []));
-  }
-  const one = axis.low === axis.high;
-  const scale = linear(axis.low, axis.high, axis.flipped ? 1 : 0, axis.flipped ? 0 : 1);
-  const words = inWords(one ? [axis.low] : ticks(axis.low, axis.high, 6), (value, digits) => bareObjective(value, unit, digits));
-  return words.map(([value, said]) => [toPixel(scale, value), said]);
+  const { scale, levels } = axis;
+  if (scale) return inWords(ticks(scale.low, scale.high, 6), (value, digits) => bareObjective(value, unit, digits)).map(([value, said]) => [toPixel(scale, value), said]);
+  const every = Math.ceil(levels.length / MOST_LABELS);
+  return levels.flatMap((level, at): [number, string][] => (at % every === 0 ? [[bandMiddle(axis, at), String(level)]] : []));
 }
 
 function stepsOf(axis: Axis): number {

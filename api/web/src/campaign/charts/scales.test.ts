@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { bytes, duration, number, share, short, stepTime } from "../../format";
 import { byteNumbers, doublings, levels, numbers, times, whole } from "./axes";
-import { apart, inWords, LETTER_PX, linear, logarithmic, type Scale, ticks, toPixel, toValue } from "./scales";
+import { apart, inWords, LETTER_PX, linear, logarithmic, logTicks, type Scale, ticks, toPixel, toValue } from "./scales";
 
 const words = (axis: ReturnType<typeof numbers>, about = 6) => axis.ticks(axis.scale(0, 300), about).map(([, text]) => text);
 
@@ -78,6 +78,15 @@ test("where no digits tell ticks apart, fewer are drawn", () => {
   expect(inWords([1, 1.1, 1.2], () => "1")).toEqual([[1, "1"]]);
 });
 
-test("an axis of no values has no ticks", () => {
+test("an axis of no values has no ticks, and one with 0 is not on a log scale", () => {
   expect(words(numbers([]))).toEqual([]);
+  expect(numbers([0, 10], { log: true }).scale(0, 1).log).toBe(false);
+  expect(numbers([1, 10], { log: true }).scale(0, 1).log).toBe(true);
+});
+
+test("ticks of a log scale are round, powers of two where bytes are counted, and within less than that as on a linear one", () => {
+  const of = (low: number, high: number, steps: "round" | "bytes" = "round") => logTicks(logarithmic(low, high, 0, 1), steps);
+  expect(of(0.9, 60)).toEqual([1, 2, 5, 10, 20, 50]);
+  expect(of(90, 370)).toEqual([100, 150, 200, 250, 300, 350]);
+  expect(of(2 ** 30, 2 ** 33, "bytes")).toEqual([2 ** 30, 2 ** 31, 2 ** 32, 2 ** 33]);
 });

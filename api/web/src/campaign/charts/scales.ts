@@ -46,7 +46,7 @@ export function extent(values: Iterable<number>): [number, number] | null {
 /** The first of these, times a power of ten, that is not less. */
 const ROUND = [1, 2, 2.5, 5, 10];
 const WHOLE = [1, 2, 5, 10];
-export const BINARY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const BINARY = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 const CLOCK_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
 /** How the steps between the ticks of an axis are found. */
@@ -71,6 +71,15 @@ export function ticks(low: number, high: number, about: number, steps: Steps = "
   const first = Math.ceil(low / step - 1e-9);
   const last = Math.floor(high / step + 1e-9);
   return Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
+}
+
+/** Of a log scale: powers of two where bytes are counted, else 1, 2 and 5 of each power of ten; of less than that as on a linear one. */
+export function logTicks({ low, high }: Scale, steps: Steps): number[] {
+  const [base, factors] = steps === "bytes" ? [2, [1]] : [10, [1, 2, 5]];
+  const [first, last] = [low, high].map((end) => Math.floor(Math.log(end) / Math.log(base))) as [number, number];
+  const all = Array.from({ length: last - first + 1 }, (_, at) => factors.map((factor) => Number((factor * base ** (first + at)).toPrecision(12)))).flat();
+  const found = all.filter((value) => low <= value && value <= high);
+  return found.length < 3 ? ticks(low, high, 6, steps) : found;
 }
 
 /** A tick: where, and what is written there. */

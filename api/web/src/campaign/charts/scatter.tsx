@@ -1,20 +1,21 @@
 /** Any number of the trials against any other, or against a dimension of their plans; at first speed against memory: what
  * more memory buys, and where the device ends. */
-import type { CampaignView, TrialBrief } from "../../api/types";
-import { useFilter } from "../../filters";
+import type { TrialBrief } from "../../api/types";
 import { bytes, count, number, UNKNOWN } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
+import { Menu } from "../../ui/menu";
 import { setConditions, wordOf } from "../data/conditions";
-import { frontOf, measured } from "../data/front";
+import { frontOf } from "../data/front";
 import { type Condition, rangeOf } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { isBytes, quantitiesOf, type Quantity, quantityWords } from "../data/quantities";
-import { type Dimension, INACTIVE, levelsOf, outcomeOf, type Value, valueOf } from "../data/values";
+import { type Dimension, INACTIVE, levelsOf, MEASURED, outcomeOf, type Value, valueOf } from "../data/values";
 import { type Axis, byteNumbers, doublings, levels, numbers, whole } from "./axes";
 import { Chart, type Frame, Label, onRail, type Stretch } from "./chart";
+import { useChoice, useLog } from "./choices";
 import { marks, type Point, steps } from "./marks";
-import { Dots } from "./outcomes";
+import { Dots, type RunsProps } from "./outcomes";
 import { jitter } from "./parallel";
 import { toPixel } from "./scales";
 
@@ -22,46 +23,35 @@ import { toPixel } from "./scales";
 const JITTER = 0.4;
 /** A device with so many times what was used is not drawn to scale: the trials would lie in one heap. */
 const FAR = 4;
-/** What a device measures, where one does. */
-const MADE = new Set(["objective", "memory", "step_time", "tokens", "headroom"]);
 
-interface ScatterProps {
-  campaign: CampaignView;
-  goal: Goal;
+interface ScatterProps extends RunsProps {
   /** Dimensions in which the trials differ. */
   dimensions: readonly Dimension[];
-  trials: readonly TrialBrief[];
-  shown: ReadonlySet<TrialBrief>;
-  simulated: boolean;
 }
 
-/** x and y: where it lies; y is null where the trial has no such value. */
-interface Dot {
-  readonly trial: TrialBrief;
-  readonly x: number;
-  readonly y: number | null;
-}
-
-export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }: ScatterProps) {
+export function Scatter({ campaign, goal, dimensions, trials, shown }: ScatterProps) {
+  const { simulated } = campaign;
   const quantities = quantitiesOf(goal, dimensions);
-  const [below, setBelow] = useFilter("below");
-  const [left, setLeft] = useFilter("left");
-  const chosen = (name: string, first: string) => quantities.find((one) => one.name === name) ?? quantities.find((one) => one.name === first)!;
+  const named = (name: string) => quantities.find((one) => one.name === name)!;
   // Not every job says its memory.
   const first = trials.some((trial) => trial.peak_memory_bytes !== null) ? "memory" : "number";
-  const [across, up] = [chosen(below, first), chosen(left, "objective")];
+  const [across, acrossChoice] = useChoice("below", "Across axis", quantities, named(first));
+  const [up, upChoice] = useChoice("left", "Up axis", quantities, named("objective"));
+  const [logX, logXButton] = useLog("x", "across log");
+  const [logY, logYButton] = useLog("y", "up log");
   const limit = across.name.endsWith("memory") ? (campaign.spec.cluster.device?.memory_bytes ?? null) : null;
-  const x = sideOf(across, trials, goal, limit, simulated);
-  const y = sideOf(up, trials, goal, null, simulated);
+  const x = sideOf(across, trials, goal, logX, limit, simulated);
+  const y = sideOf(up, trials, goal, logY, null, simulated);
   const dots = trials
-    .flatMap((trial): Dot[] => {
+    .flatMap((trial) => {
+      // Without a value along y it lies on the rail.
       const at = x.of(trial);
       return at === null ? [] : [{ trial, x: at, y: y.of(trial) }];
     })
     .sort((a, b) => a.x - b.x);
   const visible = dots.filter(({ trial }) => shown.has(trial));
   const isFront = across.name === "memory" && up.name === "objective";
-  const front = isFront ? frontOf(measured(visible.map(({ trial }) => trial)), goal) : [];
+  const front = isFront ? frontOf(visible.map(({ trial }) => trial), goal) : [];
   const says = ({ name, label }: Quantity, trial: TrialBrief) => {
     const value = valueOf(trial, name);
     return `${label} ${typeof value === "number" ? quantityWords(name, value, goal) : String(value ?? UNKNOWN)}`;
@@ -91,13 +81,10 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
       title={isFront ? "Speed against memory" : `${up.label} against ${across.label}`}
       testid="scatter"
       aside={
-        <details class="menu">
-          <summary class="button">Axes</summary>
-          <div class="menu-inside">
-            <AxisChoice label="Up" value={up} all={quantities} onChoose={setLeft} />
-            <AxisChoice label="Across" value={across} all={quantities} onChoose={setBelow} />
-          </div>
-        </details>
+        <Menu label="Axes" stays>
+          <div class="row">Up {upChoice}{!up.dimension && logYButton}</div>
+          <div class="row">Across {acrossChoice}{!across.dimension && logXButton}</div>
+        </Menu>
       }
     >
       <Chart
@@ -117,26 +104,6 @@ export function Scatter({ campaign, goal, dimensions, trials, shown, simulated }
   );
 }
 
-interface AxisChoiceProps {
-  label: string;
-  value: Quantity;
-  all: readonly Quantity[];
-  onChoose: (name: string) => void;
-}
-
-function AxisChoice({ label, value, all, onChoose }: AxisChoiceProps) {
-  return (
-    <label>
-      {label}{" "}
-      <select aria-label={`${label} axis`} value={value.name} onChange={(event) => onChoose(event.currentTarget.value)}>
-        {all.map(({ name, label, dimension }) => (
-          <option key={name} value={name} title={dimension?.title}>{label}</option>
-        ))}
-      </select>
-    </label>
-  );
-}
-
 /** One axis: where a trial lies on it, and what a stretch of it keeps; of levels none where it is between two. */
 interface Side {
   readonly axis: Axis;
@@ -144,15 +111,16 @@ interface Side {
   readonly keep: (ends: Stretch) => Condition | null;
 }
 
-function sideOf({ name, label, dimension }: Quantity, trials: readonly TrialBrief[], goal: Goal, limit: number | null, simulated: boolean): Side {
+function sideOf({ name, label, dimension }: Quantity, trials: readonly TrialBrief[], goal: Goal, log: boolean, limit: number | null, simulated: boolean): Side {
   if (dimension) return sideOfLevels(dimension, label, levelsOf(trials, dimension));
   const of = (trial: TrialBrief) => valueOf(trial, name) as number | null;
   const values = trials.map(of).filter((value) => value !== null);
-  const title = simulated && MADE.has(name) ? `${label}, simulated` : label;
+  const made = name === "objective" || MEASURED.some((one) => one.name === name);
+  const title = simulated && made ? `${label}, simulated` : label;
   if (name === "number") return { axis: whole(values, label), of, keep: (ends) => rangeOf(ends, true) };
-  if (!isBytes(name)) return { axis: numbers(values, { title, format: (value, digits) => quantityWords(name, value, goal, digits), room: 0.04 }), of, keep: rangeOf };
+  if (!isBytes(name)) return { axis: numbers(values, { title, format: (value, digits) => quantityWords(name, value, goal, digits), log, room: 0.04 }), of, keep: rangeOf };
   const ends = limit !== null && limit < Math.max(...values) * FAR ? [limit] : [];
-  return { axis: byteNumbers([...values, ...ends], { title, room: 0.03, fromZero: name !== "headroom" }), of, keep: rangeOf };
+  return { axis: byteNumbers([...values, ...ends], { title, log, room: 0.03, fromZero: name !== "headroom" }), of, keep: rangeOf };
 }
 
 /** The trials of one level lie apart, by a jitter that is always the same for a trial. */

@@ -1,6 +1,6 @@
 /** A step as a bar of its parts; striped is what was waiting for peers. */
 import { share, stepTime } from "../../format";
-import { PART_WORDS, type PartShare } from "../data/parts";
+import { type PartShare, partWords } from "../data/parts";
 
 interface StackProps {
   parts: readonly PartShare[];
@@ -10,16 +10,13 @@ interface StackProps {
 
 export function Stack({ parts, scale_s }: StackProps) {
   const total = parts.reduce((sum, one) => sum + one.time_s, 0);
-  const words = parts.filter((one) => one.time_s > 0).map((one) => `${wordsOf(one.part)} ${stepTime(one.time_s)}`);
+  const words = parts.filter((one) => one.time_s > 0).map((one) => `${partWords(one.part)} ${stepTime(one.time_s)}`);
   return (
     <div class="step-bar" role="img" aria-label={`${stepTime(total)}: ${words.join(", ")}`}>
       {parts.flatMap(({ part, time_s, waiting_s }) => {
-        const busy = Math.max(0, time_s - waiting_s);
-        const title = `${wordsOf(part)}: ${stepTime(time_s)} (${share(total > 0 ? time_s / total : 0)})${waiting_s > 0 ? `, of it waiting ${stepTime(waiting_s)}` : ""}`;
-        return [
-          busy > 0 && <span key={part} class="part" style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * busy) / scale_s}%` }} title={title} />,
-          waiting_s > 0 && <span key={`${part} waiting`} class="part waiting" style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * waiting_s) / scale_s}%` }} title={title} />,
-        ];
+        const title = `${partWords(part)}: ${stepTime(time_s)} (${share(total > 0 ? time_s / total : 0)})${waiting_s > 0 ? `, of it waiting ${stepTime(waiting_s)}` : ""}`;
+        const pieces = [["", time_s - waiting_s], ["waiting", waiting_s]] as const;
+        return pieces.map(([look, seconds]) => seconds > 0 && <span key={part + look} class={`part ${look}`} style={{ backgroundColor: `var(--part-${part})`, width: `${(100 * seconds) / scale_s}%` }} title={title} />);
       })}
     </div>
   );
@@ -30,14 +27,10 @@ export function PartLegend({ names, waiting }: { names: readonly string[]; waiti
     <ul class="chart-legend">
       {names.map((part) => (
         <li key={part}>
-          <span class="mark-key" style={{ backgroundColor: `var(--part-${part})` }} /> {wordsOf(part)}
+          <span class="mark-key" style={{ backgroundColor: `var(--part-${part})` }} /> {partWords(part)}
         </li>
       ))}
       {waiting && <li><span class="mark-key waiting" /> striped: waiting for peers</li>}
     </ul>
   );
-}
-
-export function wordsOf(part: string): string {
-  return PART_WORDS[part] ?? part;
 }

@@ -1,41 +1,28 @@
 /** When each trial ran, and on which node or in which slot of the campaign. */
-import type { CampaignView, TrialBrief } from "../../api/types";
-import { bareObjective, count, duration } from "../../format";
+import { count, counted, duration } from "../../format";
 import { go, href } from "../../router";
 import { Card } from "../../ui/basics";
-import { wordOf } from "../data/conditions";
-import type { Goal } from "../data/goal";
-import { type Bar, type Lanes, timelineOf } from "../data/lanes";
-import { outcomeOf } from "../data/values";
+import { type Bar, timelineOf } from "../data/lanes";
 import { levels, times } from "./axes";
 import { Chart, type Frame } from "./chart";
-import { Dots, OutcomeLegend, outcomesOf } from "./outcomes";
+import { cameWords, Dots, OutcomeLegend, outcomesOf, type RunsProps } from "./outcomes";
 import { box } from "./marks";
 import { toPixel, toValue } from "./scales";
 
-const MOST_LANES = 32;
 const LANE_PX = 18;
 const BAR_PX = 14;
 const LEAST_PX = 1.5;
 
-interface TimelineProps {
-  campaign: CampaignView;
-  goal: Goal;
-  trials: readonly TrialBrief[];
-  shown: ReadonlySet<TrialBrief>;
-}
-
-export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
-  const by: Lanes = trials.some(({ nodes }) => nodes.length > 0) ? "node" : "slot";
-  const { names, bars, left } = timelineOf(trials, by, Date.now(), MOST_LANES);
+export function TimelineCard({ campaign, goal, trials, shown }: RunsProps) {
+  const { names, bars, left } = timelineOf(trials, Date.now());
   // In one lane it says no more than the table.
   if (names.length < 2) return null;
   const visible = bars.filter(({ trial }) => shown.has(trial));
   const ran = [...new Set(bars.map(({ trial }) => trial))];
   const describe = (index: number | null) => {
-    if (index === null) return `${count(ran.length)} ${ran.length === 1 ? "trial" : "trials"} in ${count(names.length)} lanes. Click to open one.`;
+    if (index === null) return `${counted(ran.length, "trial")} in ${count(names.length)} lanes. Click to open one.`;
     const { trial, from, to, lane } = bars[index]!;
-    return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${wordOf(outcomeOf(trial))}${trial.objective ? ` ${goal.label} ${bareObjective(trial.objective.value, goal.unit)}` : ""}, ${duration(to - from)} from ${duration(from)}`;
+    return `#${trial.number} ${trial.plan_key}, ${names[lane]}: ${cameWords(trial, goal)}, ${duration(to - from)} from ${duration(from)}`;
   };
   const find = (atX: number, atY: number, { x, y }: Frame) => {
     const lane = Math.round(toValue(y, atY));
@@ -48,7 +35,7 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
     return (
       <>
         <path class="bars-off" d={path(bars.filter(({ trial }) => !shown.has(trial)))} />
-        {outcomesOf(visible, ({ trial }) => trial).map(([outcome, tone, some]) => (
+        {outcomesOf(visible).map(([outcome, tone, some]) => (
           <path key={outcome} class={`ran dots-${tone}`} d={path(some)} />
         ))}
         <Dots all={visible} at={({ from, to, lane }) => [toPixel(x, (from + to) / 2), toPixel(y, lane)]} />
@@ -69,8 +56,8 @@ export function TimelineCard({ campaign, goal, trials, shown }: TimelineProps) {
       >
         {draw}
       </Chart>
-      <OutcomeLegend trials={ran} made="measured" />
-      {left > 0 && <p class="muted small">{count(left)} more {by}s are not drawn.</p>}
+      <OutcomeLegend all={ran.map((trial) => ({ trial }))} made="measured" />
+      {left > 0 && <p class="muted small">{count(left)} more nodes are not drawn.</p>}
     </Card>
   );
 }

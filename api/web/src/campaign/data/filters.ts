@@ -17,7 +17,7 @@ export interface Filters {
 export const NO_FILTERS: Filters = { text: "", on: {} };
 
 // Of the address, what is no condition.
-export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "slice", "below", "left", "log", "lanes", "pick", "beside", "tab"]);
+export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "slice", "below", "left", "log", "against", "lanes", "pick", "beside", "tab"]);
 
 /** Of a stretch of an axis, and of its whole numbers; null where it has none. */
 export function rangeOf([low, high]: readonly [number, number], whole = false): Condition | null {

@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import type { TrialBrief } from "../../api/types";
 import { cellsOf } from "./cells";
-import { frontOf, measured } from "./front";
+import { frontOf } from "./front";
 import { type Goal, merit } from "./goal";
-import { type Against, bestSoFar } from "./progress";
+import { bestSoFar } from "./progress";
 import { inOrder } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
@@ -15,8 +15,8 @@ const [TP, PP] = AXES as [Dimension, Dimension];
 const SPEED: Goal = { label: "speed", unit: "tokens/s", smallerIsBetter: false };
 const TIME: Goal = { label: "time", unit: "s", smallerIsBetter: true };
 
-function bests(trials: readonly TrialBrief[], goal: Goal, against: Against = "trials") {
-  return bestSoFar(trials, goal, against).map(({ best }) => best?.value);
+function bests(trials: readonly TrialBrief[], goal: Goal, hours = false) {
+  return bestSoFar(trials, goal, hours).map(({ best }) => best?.value);
 }
 
 test("the best so far never gets worse, whichever way the objective counts", () => {
@@ -26,19 +26,19 @@ test("the best so far never gets worse, whichever way the objective counts", () 
 });
 
 test("the interval of the best so far is that of the trial which reached it", () => {
-  expect(bestSoFar([reaching(0, 100), reaching(1, 50)], SPEED, "trials")[1]!.best).toMatchObject({ low: 90, high: 100 * 1.1 });
+  expect(bestSoFar([reaching(0, 100), reaching(1, 50)], SPEED, false)[1]!.best).toMatchObject({ low: 90, high: 100 * 1.1 });
 });
 
 test("by device-hours, trials count in the order in which they ended, with all that was spent until then", () => {
   const early = reaching(1, 9, { finished_at: "2026-01-01T00:00:00Z" });
   const late = reaching(0, 5, { finished_at: "2026-01-01T01:00:00Z", device_seconds: 7200 });
-  const reached = bestSoFar([late, early], SPEED, "device_hours");
+  const reached = bestSoFar([late, early], SPEED, true);
   expect(reached.map(({ trial, x }) => [trial.number, x])).toEqual([[1, 1], [0, 3]]);
-  expect(bests([late, early], SPEED, "device_hours")).toEqual([9, 9]);
+  expect(bests([late, early], SPEED, true)).toEqual([9, 9]);
 });
 
 test("a trial in flight is no step of the best so far", () => {
-  expect(bestSoFar([trial(0, {}, { verdict: null, state: "running" })], SPEED, "trials")).toEqual([]);
+  expect(bestSoFar([trial(0, {}, { verdict: null, state: "running" })], SPEED, false)).toEqual([]);
 });
 
 test("failed trials come last upwards and downwards", () => {
@@ -69,7 +69,7 @@ test("filtering empties cells and moves none", () => {
 
 test("of the front none is both worse and fuller than another", () => {
   const of = (number: number, value: number, gib: number) => reaching(number, value, { peak_memory_bytes: gib });
-  const trials = measured([of(0, 10, 5), of(1, 20, 8), of(2, 15, 9), of(3, 20, 8), of(4, 30, 20), reaching(5, null), reaching(6, 90, { origin: "confirmation" })]);
+  const trials = [of(0, 10, 5), of(1, 20, 8), of(2, 15, 9), of(3, 20, 8), of(4, 30, 20), reaching(5, null), reaching(6, 90, { origin: "confirmation" })];
   expect(frontOf(trials, SPEED).map((one) => one.number)).toEqual([0, 1, 4]);
   expect(frontOf(trials, TIME).map((one) => one.number)).toEqual([0]);
 });

@@ -24,6 +24,10 @@ export const PART_WORDS: Readonly<Record<string, string>> = {
   bubble: "pipeline bubble",
 };
 
+export function partWords(part: string): string {
+  return PART_WORDS[part] ?? part;
+}
+
 /** waiting_s: of time_s, what was waiting for the last peer to arrive. */
 export interface PartShare {
   readonly part: string;

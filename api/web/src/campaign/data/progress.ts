@@ -9,23 +9,17 @@ export interface Reached {
   readonly best: Estimate | null;
 }
 
-export type Against = "trials" | "device_hours";
-
-/** Trials that have ended: by number, or in the order in which they ended. */
-export function bestSoFar(trials: readonly TrialBrief[], goal: Goal, against: Against): Reached[] {
+/** Trials that have ended: by number, or by device-hours in the order in which they ended. */
+export function bestSoFar(trials: readonly TrialBrief[], goal: Goal, hours: boolean): Reached[] {
   let best: Estimate | null = null;
   let deviceSeconds = 0;
   return trials
     .filter((trial) => trial.verdict !== null)
-    .sort(against === "trials" ? (a, b) => a.number - b.number : byEnd)
+    .sort((a, b) => (hours ? (a.finished_at ?? "").localeCompare(b.finished_at ?? "") : 0) || a.number - b.number)
     .map((trial) => {
       const reached = trial.objective;
       deviceSeconds += trial.device_seconds;
       if (reached !== null && !isAgain(trial) && (best === null || isBetter(goal, reached.value, best.value))) best = reached;
-      return { trial, x: against === "trials" ? trial.number : deviceSeconds / 3600, best };
+      return { trial, x: hours ? deviceSeconds / 3600 : trial.number, best };
     });
-}
-
-function byEnd(a: TrialBrief, b: TrialBrief): number {
-  return (a.finished_at ?? "").localeCompare(b.finished_at ?? "") || a.number - b.number;
 }

@@ -119,7 +119,7 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
 }
 
 /** A setting as its difference from another, with what each name means as its title. */
-function Changes({ campaign, changes }: { campaign: CampaignView; changes: readonly Change[] }) {
+export function Changes({ campaign, changes }: { campaign: CampaignView; changes: readonly Change[] }) {
   const dimensions = dimensionsOf(campaign);
   return (
     <>

@@ -14,14 +14,15 @@ const JOB = "job";
 /** Options that are lists of texts; one text may be typed as it is. */
 const LISTS = ["arguments", "setup"];
 
-interface ExportsProps {
+interface UseProps {
   /** Below v1/: of a campaign, which exports its winner, or of a trial. */
   path: string;
   /** Then there is no job that a scheduler could run. */
   simulated: boolean;
+  onClose: () => void;
 }
 
-export function UseDialog({ path, simulated, onClose }: ExportsProps & { onClose: () => void }) {
+export function UseDialog({ path, simulated, onClose }: UseProps) {
   const registry = useResource<RegistryView>("registry");
   const campaign = useResource<CampaignView>(path.split("/").slice(0, 2).join("/"));
   const problem = registry.problem ?? campaign.problem;
@@ -29,7 +30,7 @@ export function UseDialog({ path, simulated, onClose }: ExportsProps & { onClose
   return (
     <Dialog title="Use this setting" onClose={onClose} wide testid="exports">
       {formats && campaign.data ? (
-        <Exports path={path} formats={formats} {...campaign.data.spec} />
+        <Exports path={path} formats={formats} spec={campaign.data.spec} />
       ) : problem ? (
         <ErrorState problem={problem} onRetry={registry.problem ? registry.refresh : campaign.refresh} />
       ) : (
@@ -39,9 +40,7 @@ export function UseDialog({ path, simulated, onClose }: ExportsProps & { onClose
   );
 }
 
-type Own = Pick<CampaignView["spec"], "workload" | "runner">;
-
-function Exports({ path, formats, workload, runner }: Own & { path: string; formats: readonly FormatEntry[] }) {
+function Exports({ path, formats, spec: { workload, runner } }: { path: string; formats: readonly FormatEntry[]; spec: CampaignView["spec"] }) {
   const named = (name: string) => formats.find((one) => one.name === name);
   const programs = formats.filter((one) => one.program !== "");
   const usual = programs.find(({ name }) => [workload.kind, workload.framework].includes(name)) ?? programs[0]!;
@@ -57,14 +56,14 @@ function Exports({ path, formats, workload, runner }: Own & { path: string; form
     <>
       <div class="halves">
         <Field label="What runs it?">
-          <select value={program} onChange={(event) => setProgram(event.currentTarget.value)} data-testid="program">
+          <select value={program} onChange={(event) => setProgram(event.currentTarget.value)}>
             {[...programs, ...formats.filter((one) => one.simulated && one.program === "")].map((one) => (
               <option key={one.name} value={one.name}>{one.name === JOB ? job : `${one.program || one.name}: ${one.words}`}</option>
             ))}
           </select>
         </Field>
         <Field label="Where?">
-          <select value={place} disabled={places.length === 0 || place !== chosen} onChange={(event) => setPlace(event.currentTarget.value)} data-testid="place">
+          <select value={place} disabled={places.length === 0 || place !== chosen} onChange={(event) => setPlace(event.currentTarget.value)}>
             <option value="">by hand, on each node</option>
             {places.map(({ name, words }) => <option key={name} value={name}>{name}: {words}</option>)}
           </select>
@@ -137,7 +136,7 @@ function Exported({ path, format, program, options, known }: ExportedProps) {
             <div class="error-state" role="note" data-testid="handover">
               <p><strong>Not measured with {data.handover.program}</strong></p>
               <p>The plan was {data.handover.warning}. {data.handover.offer}:</p>
-              <Text name="Confirm there" text={data.handover.confirm} testid="confirm-command" />
+              <Text name="Confirm there" text={data.handover.confirm} />
             </div>
           )}
           <div>

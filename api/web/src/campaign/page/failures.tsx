@@ -5,44 +5,40 @@ import { newKey, post } from "../../api/client";
 import { useResource } from "../../api/resource";
 import { useCan } from "../../api/session";
 import type { Advice, Analysis, CampaignView, Cause, RegistryView, TrialBrief, TrialView } from "../../api/types";
-import { bytes, count } from "../../format";
+import { bytes, counted } from "../../format";
 import { go, href } from "../../router";
 import { Button, Card } from "../../ui/basics";
 import { Confirm, Dialog, Trouble } from "../../ui/dialog";
-import { EmptyState, ErrorState, LoadingState } from "../../ui/states";
+import { ErrorState, LoadingState } from "../../ui/states";
 import { TableFrame } from "../../ui/table";
-import { CAUSE_WORDS, changeWords, failureCounts } from "../../words";
+import { CAUSE_WORDS, changeWords, whereWords } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
 import { changesOf } from "../data/figures";
 
-export interface FailuresTabProps {
+const FIRST = 8;
+
+interface FailuresProps {
   campaign: CampaignView;
   trials: readonly TrialBrief[];
   analysis: Analysis | undefined;
-  onChange: () => void;
 }
 
-const FIRST = 8;
-export function FailuresTab({ campaign, trials, analysis }: FailuresTabProps) {
+export function FailuresTab({ campaign, trials, analysis }: FailuresProps) {
   const { data } = useResource<RegistryView>("registry");
-  const failed = trials.filter(({ failure }) => failure !== null);
-  const counts: Partial<Record<Cause, number>> = {};
-  for (const { failure } of failed) counts[failure!] = (counts[failure!] ?? 0) + 1;
-  if (failed.length === 0) return <EmptyState title="No trial has failed" />;
+  const causes = new Map<Cause, TrialBrief[]>();
+  for (const trial of trials) if (trial.failure) causes.set(trial.failure, [...(causes.get(trial.failure) ?? []), trial]);
   return (
     <div class="chart-cards">
-      {failureCounts(counts).map(([cause]) => (
-        <CauseCard key={cause} campaign={campaign} cause={cause} trials={failed.filter(({ failure }) => failure === cause)} advice={data?.advice[cause]} />
+      {[...causes].sort(([, a], [, b]) => b.length - a.length).map(([cause, own]) => (
+        <CauseCard key={cause} campaign={campaign} cause={cause} trials={own} advice={data?.advice[cause]} />
       ))}
       {analysis && <FailureChart analysis={analysis} />}
     </div>
   );
 }
 
-interface CauseProps {
-  campaign: CampaignView;
+interface CauseProps extends Omit<FailuresProps, "analysis"> {
   cause: Cause;
-  trials: readonly TrialBrief[];
   advice: Advice | undefined;
 }
 
@@ -63,7 +59,7 @@ function CauseCard({ campaign, cause, trials, advice }: CauseProps) {
   return (
     <Card
       testid={`cause-${cause}`}
-      title={<><span class={`dot tone-${cause === "oom" ? "oom" : "failed"}`} aria-hidden="true" /> {CAUSE_WORDS[cause]}: {count(trials.length)} {trials.length === 1 ? "trial" : "trials"}</>}
+      title={<><span class={`dot tone-${cause === "oom" ? "oom" : "failed"}`} aria-hidden="true" /> {CAUSE_WORDS[cause]}: {counted(trials.length, "trial")}</>}
       aside={may && <Button onClick={() => ask(true)}>{again}</Button>}
     >
       <p data-testid="advice">{advice?.words}</p>
@@ -79,7 +75,7 @@ function CauseCard({ campaign, cause, trials, advice }: CauseProps) {
           ))}
         </tbody>
       </TableFrame>
-      {!all && trials.length > FIRST && <Button kind="link" onClick={() => showAll(true)}>All {count(trials.length)} trials</Button>}
+      {!all && trials.length > FIRST && <Button kind="link" onClick={() => showAll(true)}>All {counted(trials.length, "trial")}</Button>}
       {log && <LogDialog path={log} onClose={() => openLog(null)} />}
       {asks && (
         <Confirm title={again} action="Start a copy of the campaign" busy={act.busy} onClose={() => ask(false)} onConfirm={() => void copy()}>
@@ -118,7 +114,7 @@ function Predicted({ campaign, trial }: { campaign: CampaignView; trial: TrialBr
 function LogDialog({ path, onClose }: { path: string; onClose: () => void }) {
   const { data, problem } = useResource<TrialView>(path);
   const last = data?.attempts.at(-1);
-  const where = [last?.failed_rank != null && `rank ${last.failed_rank}`, last?.phase && `in ${last.phase}`].filter(Boolean).join(" ");
+  const where = last && whereWords(last);
   return (
     <Dialog title={`Trial ${data?.number ?? ""}: end of the log`} onClose={onClose} wide testid="failure-log">
       {problem && <ErrorState problem={problem} />}

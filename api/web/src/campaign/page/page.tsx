@@ -42,7 +42,7 @@ function Read({ feed }: { feed: Feed }) {
     <>
       <Header campaign={campaign} feed={feed} />
       {problem && stream === "live" && <ErrorState problem={problem} onRetry={() => feed.refresh()} />}
-      <Whole campaign={campaign} snapshot={snapshot} onChange={() => feed.refresh()} />
+      <Whole campaign={campaign} snapshot={snapshot} />
       <ReconnectingBanner state={stream} />
     </>
   );
@@ -54,7 +54,7 @@ function marksOf({ summary: { recommended, fastest_confirmed, fastest_once } }: 
   return named.flatMap(([name, found]) => (found ? [[found.trial, name]] : []));
 }
 
-function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snapshot: Snapshot; onChange: () => void }) {
+function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snapshot }) {
   const { trials, trialsRead, analysis } = snapshot;
   const filters = useConditions();
   const said = goalOf(campaign);
@@ -95,7 +95,7 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
             <ChartsTab campaign={campaign} goal={goal} dimensions={dimensions} varied={varied} differing={differing} trials={trials} shown={runs} filters={filters} analysis={analysis} />
           </>
         ) : tab === "failures" ? (
-          <FailuresTab campaign={campaign} trials={trials} analysis={analysis} onChange={onChange} />
+          <FailuresTab campaign={campaign} trials={trials} analysis={analysis} />
         ) : tab === "about" ? (
           <AboutTab campaign={campaign} />
         ) : trials.length === 0 && !trialsRead ? (

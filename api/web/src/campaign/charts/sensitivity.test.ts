@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import type { Analysis } from "../../api/types";
 import { AXES, knobDimension } from "../data/values";
-import { byImportance, titleOf } from "./names";
+import { byImportance } from "./sensitivity";
 
 const axis = (name: string) => AXES.find((one) => one.name === name)!;
 
@@ -11,5 +11,4 @@ test("those that decide most come first, and of others the order stays", () => {
   const sorted = byImportance(dimensions, { sensitivity: { importances } } as unknown as Analysis);
   expect(sorted.map(({ label }) => label)).toEqual(["fp8", "pipeline", "tensor", "recompute"]);
   expect(byImportance(dimensions, undefined)).toEqual(dimensions);
-  expect(titleOf(dimensions, "fp8")).toBe("fp8: 8 bits");
 });
