@@ -136,8 +136,8 @@ class FormatEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryView:
-    """What a spec may name, and what answers may hold. catalogs: of knobs; knobs_of: those of each workload. dimensions:
-    the fields of a plan. advice: on each cause."""
+    """What a spec may name, and what answers may hold. catalogs: of knobs; knobs_of: those of each workload.
+    dimensions: the fields of a plan. advice: on each cause."""
 
     workloads: list[str]
     runners: list[str]

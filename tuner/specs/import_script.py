@@ -42,7 +42,7 @@ _MAX_NOTES = 100
 # In what is answered to others, the folder of the script that they sent.
 FOLDER = "/launch-folder"
 _MAX_FILES = 100
-_FILE = re.compile(r"\w[\w.+ -]*(/\w[\w.+ -]*)*")
+_FILE = re.compile(r"\w[\w.+ -]*(/\w[\w.+ -]*){0,19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

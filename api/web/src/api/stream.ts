@@ -2,7 +2,7 @@
  * service, so all pages of a token share one stream of all events: the page that has the lock reads it, and tells the others.
  * Without locks (plain http elsewhere) each page reads its own. A page that nobody sees has none. */
 import { Store } from "../store";
-import { address, request } from "./client";
+import { address, newKey, request } from "./client";
 import { Problem } from "./problem";
 import { token } from "./token";
 import type { EventView } from "./types";
@@ -126,7 +126,7 @@ function takePart(): () => void {
   const aborter = new AbortController();
   const { signal } = aborter;
   const name = `${token.get()} ${address("stream")}`;
-  const others = new BroadcastChannel(name);
+  const others = new BroadcastChannel(navigator.locks ? name : newKey());
   let reads = false;
   others.onmessage = ({ data }: MessageEvent<Said>) => {
     if (data !== "who") hear(data);
@@ -164,7 +164,7 @@ async function read(signal: AbortSignal, tell: (said: Exclude<Said, "who">) => v
         tellState("live");
       });
     } catch (error) {
-      if (error instanceof Problem && !error.passing) return tellState("stopped");
+      if (error instanceof Problem && !error.passing && error.status < 500) return tellState("stopped");
       if (error instanceof Problem) waitMs = Math.max(waitMs, (error.retryAfterS ?? 0) * 1000);
     }
     if (signal.aborted) return;
