@@ -15,10 +15,6 @@ export class Store<T> {
     for (const watcher of [...this.watchers]) watcher();
   }
 
-  update(change: (value: T) => T): void {
-    this.set(change(this.value));
-  }
-
   /** Calls `watcher` after every change, until the returned function is called. */
   subscribe(watcher: () => void): () => void {
     this.watchers.add(watcher);

@@ -1,6 +1,6 @@
 /** Something that a person asked for: under way or not, and what kept it from being done. */
 import { useState } from "preact/hooks";
-import { Problem, unreachable } from "./problem";
+import { asProblem, type Problem } from "./problem";
 
 export interface Act {
   readonly busy: boolean;
@@ -19,7 +19,7 @@ export function useAct(): Act {
     try {
       await task();
     } catch (error) {
-      setProblem(error instanceof Problem ? error : unreachable(error));
+      setProblem(asProblem(error));
     } finally {
       setBusy(false);
     }

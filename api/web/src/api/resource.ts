@@ -1,7 +1,7 @@
 /** A document that a component shows: loaded, polled while the page is visible, kept while it is read again. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./client";
-import { Problem, unreachable } from "./problem";
+import { asProblem, type Problem } from "./problem";
 
 export interface Resource<T> {
   /** The last document read; undefined before the first. It stays while a later read fails. */
@@ -37,7 +37,7 @@ export function useResource<T>(path: string | null, everyMs = 0): Resource<T> {
         hold((last) => (last.path === path && last.data === data && !last.problem ? last : { path, data }));
       } catch (error) {
         if (aborter.signal.aborted) return;
-        const problem = error instanceof Problem ? error : unreachable(error);
+        const problem = asProblem(error);
         if (problem.retryAfterS !== null) wait = Math.max(wait, problem.retryAfterS * 1000);
         hold((last) => (last.path === path && last.data !== undefined ? { path, data: last.data, problem } : { path, problem }));
       } finally {

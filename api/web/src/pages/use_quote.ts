@@ -1,7 +1,7 @@
 /** The live quote of a spec that is being written: asked when the typing rests, and the last question wins. */
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../api/client";
-import { Problem, unreachable } from "../api/problem";
+import { asProblem, type Problem } from "../api/problem";
 import type { Quote } from "../api/types";
 import { typeOf } from "./spec_text";
 
@@ -36,7 +36,7 @@ export function useQuote(text: string): Quoted {
         setQuoted({ text, quote, problem: null, asking: false });
       } catch (error) {
         if (aborter.signal.aborted) return;
-        const problem = error instanceof Problem ? error : unreachable(error);
+        const problem = asProblem(error);
         setQuoted({ text, quote: null, problem, asking: false });
         if (problem.passing) again = window.setTimeout(() => setTries(tries + 1), (problem.retryAfterS ?? 5) * 1000);
       }
