@@ -141,8 +141,7 @@ export function probability(value: Maybe): string {
 /** A gain as a signed percentage: 0.25 is +25.0 %. */
 export function gain(value: Maybe): string {
   if (value === null || value === undefined) return UNKNOWN;
-  const text = gainNumber(value);
-  return `${text} %`;
+  return `${gainNumber(value)} %`;
 }
 
 /** "+24.9 to +25.3 %". */

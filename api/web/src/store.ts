@@ -1,5 +1,4 @@
 /** A value that others watch. */
-
 export class Store<T> {
   private readonly watchers = new Set<() => void>();
 

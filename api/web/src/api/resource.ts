@@ -8,8 +8,6 @@ export interface Resource<T> {
   data: T | undefined;
   /** Of the last read. */
   problem: Problem | undefined;
-  /** True until the first read has ended, either way. */
-  loading: boolean;
   /** Read again now. */
   refresh: () => void;
 }
@@ -25,10 +23,7 @@ export function useResource<T>(path: string | null, everyMs = 0): Resource<T> {
     let busy = false;
     let again = false;
     const read = async () => {
-      if (busy) {
-        again = true; // what is under way may have been answered before the change that this read is for
-        return;
-      }
+      if (busy) return void (again = true); // what is under way may have been answered before the change that this is for
       busy = true;
       clearTimeout(timer);
       let wait = everyMs;
@@ -49,23 +44,17 @@ export function useResource<T>(path: string | null, everyMs = 0): Resource<T> {
         void read();
       } else if (everyMs > 0) timer = window.setTimeout(look, wait);
     };
-    const look = () => {
-      if (!document.hidden) void read();
-    };
-    const wake = () => {
-      if (everyMs > 0) look();
-    };
+    const look = () => void (everyMs > 0 && !document.hidden && read());
     reading.current = () => void read();
-    document.addEventListener("visibilitychange", wake);
+    document.addEventListener("visibilitychange", look);
     void read();
     return () => {
       aborter.abort();
       clearTimeout(timer);
-      document.removeEventListener("visibilitychange", wake);
+      document.removeEventListener("visibilitychange", look);
     };
   }, [path, everyMs]);
   const refresh = useCallback(() => reading.current(), []);
-  const current = held.path === path ? held : { data: undefined, problem: undefined };
-  const loading = path !== null && current.data === undefined && current.problem === undefined;
-  return { data: current.data, problem: current.problem, loading, refresh };
+  const { data, problem } = held.path === path ? held : { data: undefined, problem: undefined };
+  return { data, problem, refresh };
 }

@@ -14,7 +14,7 @@ import { EmptyState, ErrorState, LiveMark, LoadingState, ReconnectingBanner } fr
 import { parseSort, sortText } from "../ui/table";
 import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
-import { CampaignTable, type TableProps } from "./campaign_table";
+import { CampaignTable, toggled, type TableProps } from "./campaign_table";
 
 const STATES = Object.keys(CAMPAIGN_TONES) as CampaignState[];
 const NEWEST = "-created_at";
@@ -22,6 +22,12 @@ const PAGE_SIZE = 50;
 /** While the stream is away the list is read so often; with it, to keep what makes no events (such as trouble) fresh. */
 const POLL_MS = 5_000;
 const POLL_LIVE_MS = 30_000;
+
+const NEW = (
+  <ButtonLink kind="primary" href={href({ page: "new" })}>
+    New campaign
+  </ButtonLink>
+);
 
 export function Campaigns() {
   const filters = useFilters();
@@ -50,13 +56,7 @@ export function Campaigns() {
         <Title>Campaigns</Title>
         <JsonLink path={path} />
         <LiveMark state={live} />
-        {mayLaunch && (
-          <div class="push wide-only">
-            <ButtonLink kind="primary" href={href({ page: "new" })}>
-              New campaign
-            </ButtonLink>
-          </div>
-        )}
+        {mayLaunch && <div class="push wide-only">{NEW}</div>}
       </div>
       <Filters page={page.data} />
       {page.data?.unreadable?.map((words) => <p class="muted">Left out: {words}</p>)}
@@ -81,7 +81,7 @@ export function Campaigns() {
   );
 }
 
-function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: boolean } & Pick<TableProps, "onChange" | "picked" | "onPick">) {
+function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: boolean } & Omit<TableProps, "campaigns" | "sort" | "onSort">) {
   const sort = parseSort(useFilter("sort")[0] || NEWEST);
   if (page.campaigns.length > 0)
     return <CampaignTable campaigns={page.campaigns} sort={sort} onSort={(next) => setFilters({ sort: sortText(next) })} {...rest} />;
@@ -93,12 +93,8 @@ function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: bool
     );
   return (
     <EmptyState title="There are no campaigns yet">
-      <p class="muted">
-        A campaign tries settings of one training job by short real runs, and keeps the fastest.
-      </p>
-      <ButtonLink kind="primary" href={href({ page: "new" })}>
-        New campaign
-      </ButtonLink>
+      <p class="muted">A campaign tries settings of one training job by short real runs, and keeps the fastest.</p>
+      {NEW}
     </EmptyState>
   );
 }
@@ -109,20 +105,19 @@ function isFiltered(filters: URLSearchParams): boolean {
 
 function Filters({ page }: { page: CampaignPage | undefined }) {
   const filters = useFilters();
-  const states = filters.getAll("state");
-  const toggle = (state: CampaignState) => setFilters({ state: states.includes(state) ? states.filter((one) => one !== state) : [...states, state] });
+  const [states, tags] = [filters.getAll("state"), filters.getAll("tag")];
   return (
     <div class="row filters">
       <NameFilter />
       <OwnerFilter page={page} />
-      {filters.getAll("tag").map((tag) => (
-        <Chip key={tag} onRemove={() => setFilters({ tag: filters.getAll("tag").filter((one) => one !== tag) })} testid={`tag-${tag}`}>
+      {tags.map((tag) => (
+        <Chip key={tag} onRemove={() => setFilters({ tag: toggled(tags, tag) })} testid={`tag-${tag}`}>
           tag {tag}
         </Chip>
       ))}
       <div class="row" role="group" aria-label="State">
         {STATES.map((state) => (
-          <Chip key={state} tone={CAMPAIGN_TONES[state]} pressed={states.includes(state)} onClick={() => toggle(state)}>
+          <Chip key={state} tone={CAMPAIGN_TONES[state]} pressed={states.includes(state)} onClick={() => setFilters({ state: toggled(states, state) })}>
             {state}
           </Chip>
         ))}

@@ -16,7 +16,7 @@ import { EmptyState, ErrorState, LoadingState } from "../ui/states";
 import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
-import { Found, MOST_COMPARED } from "./campaign_table";
+import { Found, MOST_COMPARED, toggled } from "./campaign_table";
 import { CurveChart } from "./curve_chart";
 import { scalesOf } from "./scales_of";
 import { specDifferences } from "./spec_differences";
@@ -27,12 +27,11 @@ const POLL_MS = 10_000;
 
 export function Compare() {
   const chosen = [...new Set(useFilters().getAll("campaign"))].slice(0, MOST_COMPARED);
-  const toggle = (id: string) => setFilters({ campaign: chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id] });
   return (
     <>
       <div class="page-head">
         <Title>Compare campaigns</Title>
-        <div class="push"><Chooser chosen={chosen} toggle={toggle} /></div>
+        <div class="push"><Chooser chosen={chosen} /></div>
       </div>
       {chosen.length < FEWEST ? (
         <Card>
@@ -53,7 +52,7 @@ function Swatch({ at }: { at: number }) {
   return <span class="swatch" style={{ "--hue": hueOf(at) }} aria-hidden="true" />;
 }
 
-function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) => void }) {
+function Chooser({ chosen }: { chosen: string[] }) {
   const [typed, setTyped] = useState("");
   const { data, problem, refresh } = useResource<CampaignPage>("campaigns?page_size=200");
   const holds = ({ id, name, model, cluster }: CampaignView) => `${id} ${name} ${model} ${cluster}`.toLowerCase().includes(typed.toLowerCase());
@@ -66,7 +65,7 @@ function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) =>
       <div class="choices">
         {shown.map(({ id, model, cluster, nodes }) => (
           <label key={id}>
-            <input type="checkbox" checked={chosen.includes(id)} disabled={!chosen.includes(id) && chosen.length >= MOST_COMPARED} onChange={() => toggle(id)} />
+            <input type="checkbox" checked={chosen.includes(id)} disabled={!chosen.includes(id) && chosen.length >= MOST_COMPARED} onChange={() => setFilters({ campaign: toggled(chosen, id) })} />
             <span>
               {id} <span class="muted small">{model}, {cluster}, {count(nodes)} {nodes === 1 ? "node" : "nodes"}</span>
             </span>
@@ -138,14 +137,13 @@ function Progress({ rows }: { rows: Row[] }) {
   const [against, setAgainst] = useState<"done" | "device_hours">("done");
   const goal = goalOf(rows[0]!.view);
   const hours = against === "device_hours";
-  const x = (point: Row["progress"][number]) => point[against];
   const curves = rows.map(({ id, at, simulated, progress }) => ({
     hue: hueOf(at),
     stepped: true,
     points: progress.map((point) => ({
-      x: x(point),
+      x: point[against],
       y: point.value,
-      words: `${id}: ${objective(point.value, goal.unit)} ${simulated ? "simulated " : ""}after ${hours ? `${number(x(point))} device-hours` : `${x(point)} trials`}`,
+      words: `${id}: ${objective(point.value, goal.unit)} ${simulated ? "simulated " : ""}after ${hours ? `${number(point.device_hours)} device-hours` : `${point.done} trials`}`,
     })),
   }));
   const all = curves.flatMap(({ points }) => points);
@@ -184,7 +182,7 @@ function Scaling({ rows, scales }: { rows: Row[]; scales: Row[][] }) {
   ]);
   const all = curves.flatMap(({ points }) => points);
   return (
-    <Card title="Scaling" aside={<span class="muted small">{said(rows, "tokens/s")} of the recommended settings; dashed: projected from the smallest</span>}>
+    <Card title="Scaling" aside={<span class="muted small">{unit} of the recommended settings; dashed: projected from the smallest</span>}>
       <CurveChart
         testid="speed-chart"
         label={`${said(rows, "Tokens per second")} by devices, ${made}`}
@@ -232,13 +230,7 @@ function ComparisonTable({ rows, scales }: { rows: Row[]; scales: boolean }) {
   );
 }
 
-interface CellProps {
-  estimate: Estimate | null | undefined;
-  format: (value: number | null | undefined) => string;
-  note?: string | null | undefined;
-}
-
-function Cell({ estimate, format, note }: CellProps) {
+function Cell({ estimate, format, note }: { estimate: Estimate | null | undefined; format: typeof share; note?: string | null | undefined }) {
   return (
     <td class="num">
       {estimate ? format(estimate.value) : UNKNOWN}

@@ -29,12 +29,11 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
   const { busy, problem, run } = useAct();
   const clusters = useResource<PresetsView>("presets").data?.clusters ?? [];
   const { text, name, files, cluster, read } = script;
-  const take = async (list: FileList | null | undefined) => {
-    const taken = await Promise.all([...(list ?? [])].map(async (file) => [file.name, await file.text()] as const));
-    const [first, ...others] = taken;
-    if (!first) return;
-    const own = text ? { files: { ...files, ...Object.fromEntries(taken) } } : { name: first[0], text: first[1], files: { ...files, ...Object.fromEntries(others) } };
-    onScript({ ...script, ...own });
+  // The first one is the script where there is none yet.
+  const take = async (list: FileList) => {
+    const taken = await Promise.all([...list].map(async (file) => [file.name, await file.text()] as const));
+    const first = text ? undefined : taken.shift();
+    onScript({ ...script, ...(first && { name: first[0], text: first[1] }), files: { ...files, ...Object.fromEntries(taken) } });
   };
   const ask = () =>
     run(async () => {
@@ -48,7 +47,7 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
       onDragOver={(event) => event.preventDefault()}
       onDrop={(event) => {
         event.preventDefault();
-        void take(event.dataTransfer?.files);
+        void take(event.dataTransfer!.files);
       }}
     >
       <Field label="Launch script, command line or configuration">
@@ -62,7 +61,7 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
         />
       </Field>
       <Field label="Files" hint={Object.keys(files).join(", ") || "Drop or choose the script, then what it reads: ds_config.json, train.py. It is read, never run."}>
-        <input type="file" multiple onChange={(event) => void take(event.currentTarget.files)} />
+        <input type="file" multiple onChange={(event) => void take(event.currentTarget.files!)} />
       </Field>
       <Select label="Cluster" value={cluster} options={[["", "not chosen"], ...clusters.map((one) => [one.name, one.name] as const)]} onValue={(cluster) => onScript({ ...script, cluster })} />
       <div class="row">

@@ -92,11 +92,15 @@ function Answer({ fit }: { fit: Fit }) {
         <Facts
           rows={[
             ["peak memory", bytes(peak_bytes.value), `of a device; it fits with ${probability(p_fits)}`],
-            ...(speed ? [["step", stepTime(speed.step_s.value), tokensPerS(speed.tokens_per_s.value)] as const] : []),
-            ...(energy === null ? [] : [["energy", `${number(energy / 1000)} kWh`, "per 1e9 tokens"] as const]),
-            ...(batch ? [["largest micro-batch", count(batch.prediction.plan.micro_batch_size), `with ${batch.words}`] as const] : []),
-            ...(sequence ? [["longest sequence", `${count(sequence.seq_len)} tokens`, `with ${sequence.words}`] as const] : []),
-            ...(generated ? [["rows in flight", number(generated.in_flight), `of ${number(generated.wanted)}; idle: training ${probability(generated.training_idle)}, engines ${probability(generated.engines_idle)}`] as const] : []),
+            speed && ["step", stepTime(speed.step_s.value), tokensPerS(speed.tokens_per_s.value)],
+            energy !== null && ["energy", `${number(energy / 1000)} kWh`, "per 1e9 tokens"],
+            batch && ["largest micro-batch", count(batch.prediction.plan.micro_batch_size), `with ${batch.words}`],
+            sequence && ["longest sequence", `${count(sequence.seq_len)} tokens`, `with ${sequence.words}`],
+            generated && [
+              "rows in flight",
+              number(generated.in_flight),
+              `of ${number(generated.wanted)}; idle: training ${probability(generated.training_idle)}, engines ${probability(generated.engines_idle)}`,
+            ],
           ]}
         />
         <p class="muted small">

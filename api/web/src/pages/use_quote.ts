@@ -17,16 +17,16 @@ export interface Quoted {
 
 const NOTHING: Quoted = { text: "", quote: null, problem: null, asking: false };
 
-/** The baseline's prediction where it is not expected to fit. */
-export function misfit(quote: Quote | null): Quote["baseline"] {
-  return quote?.baseline && quote.baseline.p_fits < 0.5 ? quote.baseline : null;
+/** Whether the baseline is not expected to fit. */
+export function misfit(quote: Quote | null): boolean {
+  return (quote?.baseline?.p_fits ?? 1) < 0.5;
 }
 
 export function useQuote(text: string): Quoted {
   const [quoted, setQuoted] = useState<Quoted>(NOTHING);
   const [tries, setTries] = useState(0);
   useEffect(() => {
-    if (!text.trim()) return setQuoted(NOTHING);
+    if (!text.trim()) return setQuoted({ ...NOTHING, text });
     const aborter = new AbortController();
     setQuoted((last) => ({ ...last, asking: true }));
     const ask = async () => {
