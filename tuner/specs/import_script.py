@@ -47,19 +47,16 @@ _FILE = re.compile(r"\w[\w.+ -]*(/\w[\w.+ -]*){0,19}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentScript(Closed):
-    """What POST /v1/imports is told. Raises InvalidValue."""
+    """What POST /v1/imports is told. script: a launch script, a command line, or a configuration or log of a program.
+    name: of its file; the spec is named after it. files: texts of those that the script reads, by its names for them.
+    cluster: a preset. set: variables that the script finds. start: which of several, from 1; 0: the only one. Raises
+    InvalidValue."""
 
-    # A launch script, a command line, or a configuration or log of a program.
     script: str
-    # Of the script's file; the spec is named after it.
     name: str = "launch"
-    # Texts of the files that the script reads, by the names that it has for them.
     files: Mapping[str, str] = field(default_factory=dict)
-    # A preset.
     cluster: str = ""
-    # Variables that the script finds.
     set: Mapping[str, str] = field(default_factory=dict)
-    # Which of several starts, from 1; 0: the only one.
     start: Count = 0
 
     def _check(self, checks: Checks) -> None:

@@ -8,7 +8,7 @@ type Maybe = number | null | undefined;
 
 /** Three significant digits by default, thousands apart with a thin space: 1 234 567, 0.0123. */
 export function number(value: Maybe, digits = 3): string {
-  if (value === null || value === undefined || !Number.isFinite(value)) return UNKNOWN;
+  if (value == null || !Number.isFinite(value)) return UNKNOWN;
   const size = Math.abs(value);
   if (size >= 1e15 || (size > 0 && size < 1e-6)) return value.toExponential(digits - 1).replaceAll("-", MINUS);
   const whole = Math.floor(Math.log10(Number(size.toPrecision(digits)) || 1)) + 1;
@@ -21,19 +21,19 @@ export function number(value: Maybe, digits = 3): string {
 
 /** Whole, with the thousands apart. */
 export function count(value: Maybe): string {
-  return value === null || value === undefined ? UNKNOWN : number(Math.round(value), 20);
+  return value == null ? UNKNOWN : number(Math.round(value), 20);
 }
 
 /** At most three digits, and no zeros that tell nothing: 0.05, 19.1, 3. For budgets and what is left of them. */
 export function amount(value: Maybe): string {
-  if (value === null || value === undefined || !Number.isFinite(value)) return UNKNOWN;
+  if (value == null || !Number.isFinite(value)) return UNKNOWN;
   const rounded = Math.abs(value) >= 1000 ? Math.round(value) : Number(value.toPrecision(3));
   return number(rounded).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
 }
 
 /** A short time, such as of a step: 850 µs, 12.3 ms, 1.23 s. */
 export function stepTime(seconds: Maybe, digits = 3): string {
-  if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds == null) return UNKNOWN;
   const size = Math.abs(seconds);
   if (size !== 0 && size < 0.9995e-3) return `${number(seconds * 1e6, digits)} µs`;
   if (size !== 0 && size < 0.9995) return `${number(seconds * 1e3, digits)} ms`;
@@ -42,7 +42,7 @@ export function stepTime(seconds: Maybe, digits = 3): string {
 
 /** How long something took or takes: 45 s, 12 min, 3 h 20 min, 2 d 4 h. */
 export function duration(seconds: Maybe, digits = 2): string {
-  if (seconds === null || seconds === undefined) return UNKNOWN;
+  if (seconds == null) return UNKNOWN;
   if (seconds < 99.5) return `${number(seconds, digits)} s`;
   if (digits > 3) {
     const exact = Number(seconds.toFixed(digits - 4));
@@ -62,7 +62,7 @@ function two(large: number, unit: string, small: number, smallUnit: string): str
 
 /** Work of devices, in the unit that fits: 0.23 device-seconds, 12 device-minutes, 3.5 device-hours. */
 export function deviceTime(hours: Maybe): string {
-  if (hours === null || hours === undefined) return UNKNOWN;
+  if (hours == null) return UNKNOWN;
   const [size, unit] = hours === 0 || hours >= 0.995 ? [1, "hour"] : hours * 60 >= 0.995 ? [60, "minute"] : [3600, "second"];
   const text = amount(hours * size);
   return `${text} device-${unit}${text === "1" ? "" : "s"}`;
@@ -98,7 +98,7 @@ const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"] as const;
 
 /** 512 B, 1.50 MiB, 74.2 GiB. */
 export function bytes(value: Maybe, digits = 3): string {
-  if (value === null || value === undefined) return UNKNOWN;
+  if (value == null) return UNKNOWN;
   let size = value;
   let unit = 0;
   while (Math.abs(size) >= 1023.5 && unit < BYTE_UNITS.length - 1) {
@@ -110,7 +110,7 @@ export function bytes(value: Maybe, digits = 3): string {
 
 /** 1.23 k, 4.56 M, 70.6 B: for parameters and tokens/s where room is short. */
 export function short(value: Maybe): string {
-  if (value === null || value === undefined) return UNKNOWN;
+  if (value == null) return UNKNOWN;
   const units: [number, string][] = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "k"]];
   const found = units.find(([size]) => Math.abs(value) >= size * 0.9995);
   if (!found) return number(value);
@@ -118,7 +118,7 @@ export function short(value: Maybe): string {
 }
 
 export function tokensPerS(value: Maybe): string {
-  return value === null || value === undefined ? UNKNOWN : `${short(value)} tokens/s`;
+  return value == null ? UNKNOWN : `${short(value)} tokens/s`;
 }
 
 // Of a percentage, what is below that is told as that: its digits would say nothing.
@@ -126,13 +126,13 @@ const LEAST_SHARE = 1e-4;
 
 /** A share as a percentage: 0.123 is 12.3 %. */
 export function share(value: Maybe, digits = 3): string {
-  if (value === null || value === undefined) return UNKNOWN;
+  if (value == null) return UNKNOWN;
   return value !== 0 && Math.abs(value) < LEAST_SHARE ? "< 0.01 %" : `${number(value * 100, digits)} %`;
 }
 
 /** A probability: never a plain 0 % or 100 %, which nothing predicted is. */
 export function probability(value: Maybe): string {
-  if (value === null || value === undefined) return UNKNOWN;
+  if (value == null) return UNKNOWN;
   if (value > 0.995) return "> 99 %";
   if (value < 0.005) return "< 1 %";
   return `${Math.round(value * 100)} %`;
@@ -140,7 +140,7 @@ export function probability(value: Maybe): string {
 
 /** A gain as a signed percentage: 0.25 is +25.0 %. */
 export function gain(value: Maybe): string {
-  if (value === null || value === undefined) return UNKNOWN;
+  if (value == null) return UNKNOWN;
   return `${gainNumber(value)} %`;
 }
 
@@ -170,7 +170,7 @@ export function bareObjective(value: Maybe, unit: string, digits = 4): string {
 
 /** An objective's value with its unit as the service names it ("s", "%", "tokens/s/device", "TFLOP/s"). */
 export function objective(value: Maybe, unit: string, digits = 4): string {
-  if (value === null || value === undefined) return UNKNOWN;
+  if (value == null) return UNKNOWN;
   if (unit === "s") return stepTime(value, Math.max(3, digits - 1));
   return unit ? `${number(value, digits)} ${unit}` : number(value, digits);
 }
