@@ -265,11 +265,6 @@ class Axis:
     high: int | None = None
 
     @property
-    def label(self) -> str:
-        """The short name that people write, as in the key."""
-        return self.key.removesuffix("{}").removeprefix("no") or self.name
-
-    @property
     def is_factor(self) -> bool:
         """True for a degree or a size, a number from 1 up: what counts is its ratio to another one."""
         return self.kind is int and self.low > 0

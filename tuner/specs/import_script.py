@@ -64,8 +64,7 @@ class SentScript(Closed):
         told = f"no cluster preset is called {self.cluster!r}; {did_you_mean(self.cluster, cluster_presets())}"
         checks.require(self.cluster in ("", *cluster_presets()), "cluster", told)
         plain = all(map(_FILE.fullmatch, self.files)) and len(self.files) <= _MAX_FILES and self.name not in self.files
-        told = f"must be at most {_MAX_FILES}, called as in the script's own folder, such as configs/ds.json"
-        checks.require(plain, "files", told)
+        checks.require(plain, "files", f"must be at most {_MAX_FILES}, named as in its own folder: configs/ds.json")
         checks.require(bool(_FILE.fullmatch(self.name)) and "/" not in self.name, "name", "is no name of a file")
 
 
