@@ -20,6 +20,7 @@ import { Found, MOST_COMPARED, toggled } from "./campaign_table";
 import { CurveChart } from "./curve_chart";
 import { scalesOf } from "./scales_of";
 import { specDifferences } from "./spec_differences";
+import { Table } from "./table_card";
 import "./compare.css";
 
 const FEWEST = 2;
@@ -244,25 +245,8 @@ function Differences({ rows }: { rows: Row[] }) {
   const differences = specDifferences(rows.map(({ view }) => view.spec));
   if (differences.length === 0) return null;
   return (
-    <Card title="Differences of the specs">
-      <TableFrame label="Differences of the specs" testid="differences" dense>
-        <thead>
-          <tr>
-            <th scope="col">Key</th>
-            {rows.map(({ id, at }) => (
-              <th key={id} scope="col"><Swatch at={at} /> {id}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {differences.map(({ path, values }) => (
-            <tr key={path}>
-              <th scope="row"><code>{path}</code></th>
-              {values.map((value, at) => <td key={rows[at]!.id}>{value}</td>)}
-            </tr>
-          ))}
-        </tbody>
-      </TableFrame>
-    </Card>
+    <Table title="Differences of the specs" testid="differences" heads={["Key", ...rows.map(({ id, at }) => <><Swatch at={at} /> {id}</>)]} words={() => true}>
+      {differences.map(({ path, values }) => [<code>{path}</code>, ...values])}
+    </Table>
   );
 }

@@ -1,5 +1,4 @@
 /** Whether a training fits: model, devices and method are asked, and nothing of a campaign is read. All of it is predicted. */
-import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { useAct } from "../api/act";
 import { post } from "../api/client";
@@ -7,10 +6,10 @@ import type { Fit, FitAnswer, Setting } from "../api/types";
 import { bytes, count, gain, number, probability, stepTime, tokensPerS } from "../format";
 import { Button, Card, Chip, Prose } from "../ui/basics";
 import { ErrorState } from "../ui/states";
-import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
 import { Select, Text } from "./create_form";
 import { Facts } from "./quote";
+import { Table } from "./table_card";
 
 const METHODS = ["full", "lora", "qlora"];
 const PROGRAMS = ["fsdp", "deepspeed", "megatron", "torchtitan", "trl", "unsloth", "axolotl", "llama_factory", "ms_swift", "torchtune"];
@@ -108,7 +107,7 @@ function Answer({ fit }: { fit: Fit }) {
         </p>
       </Card>
       {fit.changes.length > 0 && (
-        <Table title="What to change, each alone" heads={["Change", "Peak", "Freed", "Fits with", "Step", "Effect"]}>
+        <Table title="What to change, each alone" heads={["Change", "Peak", "Freed", "Fits with", "Step", "Effect"]} words={(head) => head === "Effect"}>
           {fit.changes.map((one) => [
             one.words,
             bytes(one.prediction.peak_bytes.value),
@@ -122,33 +121,6 @@ function Answer({ fit }: { fit: Fit }) {
       {fit.diagram.length > 0 && <Diagram fit={fit} />}
       <Memory setting={best} />
     </>
-  );
-}
-
-/** heads: the first is of the rows' names, and what is behind it is numbers, but for a head called Effect. */
-function Table({ title, heads, children }: { title: string; heads: readonly string[]; children: readonly (readonly ComponentChildren[])[] }) {
-  const looks = heads.map((head, at) => (at && head !== "Effect" ? "num" : undefined));
-  return (
-    <Card title={title}>
-      <TableFrame label={title} dense>
-        <thead>
-          <tr>
-            {heads.map((head, at) => (
-              <th key={head} class={looks[at]}>{head}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {children.map((row, at) => (
-            <tr key={at}>
-              {heads.map((head, at) => (
-                <td key={head} class={looks[at]}>{row[at]}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </TableFrame>
-    </Card>
   );
 }
 
