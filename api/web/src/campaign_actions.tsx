@@ -4,6 +4,7 @@ import { useAct } from "./api/act";
 import { newKey, post } from "./api/client";
 import { useCan, useChanges } from "./api/session";
 import type { CampaignState, CampaignView } from "./api/types";
+import { campaignPath } from "./campaign/data/paths";
 import { go, href } from "./router";
 import { Button, ButtonLink } from "./ui/basics";
 import { Confirm, Dialog } from "./ui/dialog";
@@ -50,8 +51,8 @@ export function CampaignActions({ campaign, onChange, inMenu = [] }: ActionsProp
   const move = async (name: Move) => {
     setMoving(name);
     await run(async () => {
-      const path = `campaigns/${encodeURIComponent(campaign.id)}:${name}`;
-      const after = await post<CampaignView>(path, name === "clone" ? { body: {}, idempotencyKey: key.current } : {});
+      const options = name === "clone" ? { body: {}, idempotencyKey: key.current } : {};
+      const after = await post<CampaignView>(`${campaignPath(campaign.id)}:${name}`, options);
       key.current = newKey();
       if (name === "clone") go(href({ page: "campaign", id: after.id }));
       else onChange(after);

@@ -49,8 +49,7 @@ export function asProblem(error: unknown): Problem {
 
 /** Seconds of a Retry-After header, null for a missing one and for a date, which our service never sends. */
 export function retryAfter(header: string | null): number | null {
-  if (header === null || !/^\d+$/.test(header.trim())) return null;
-  return Number(header);
+  return header && /^\s*\d+\s*$/.test(header) ? Number(header) : null;
 }
 
 function readObject(text: string): Partial<Record<"type" | "title" | "detail", string>> & { errors?: Mistake[] } {

@@ -4,7 +4,7 @@ import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import { session, useCan } from "../api/session";
 import type { CampaignPage, CampaignState } from "../api/types";
-import { clearFilters, setFilters, useFilter, useFilters } from "../filters";
+import { clearFilters, filterValues, setFilters, useFilter, useFilters } from "../filters";
 import { useLive } from "../live";
 import { href } from "../router";
 import { useStore } from "../use_store";
@@ -64,7 +64,7 @@ export function Campaigns() {
         <ErrorState problem={page.problem} onRetry={page.refresh} />
       ) : (
         <Card testid="campaigns">
-          {page.data ? <Found page={page.data} onChange={page.refresh} filtered={isFiltered(filters)} picked={picked} onPick={pick} /> : <LoadingState lines={8} height={40} />}
+          {page.data ? <Found page={page.data} onChange={page.refresh} picked={picked} onPick={pick} /> : <LoadingState lines={8} height={40} />}
         </Card>
       )}
       {picked.length > 0 && (
@@ -81,11 +81,11 @@ export function Campaigns() {
   );
 }
 
-function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: boolean } & Omit<TableProps, "campaigns" | "sort" | "onSort">) {
+function Found({ page, ...rest }: { page: CampaignPage } & Omit<TableProps, "campaigns" | "sort" | "onSort">) {
   const sort = parseSort(useFilter("sort")[0] || NEWEST);
   if (page.campaigns.length > 0)
     return <CampaignTable campaigns={page.campaigns} sort={sort} onSort={(next) => setFilters({ sort: sortText(next) })} {...rest} />;
-  if (filtered)
+  if (isFiltered())
     return (
       <EmptyState title="No campaign passes the filters">
         <Button onClick={() => clearFilters(["sort"])}>Clear the filters</Button>
@@ -99,8 +99,8 @@ function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: bool
   );
 }
 
-function isFiltered(filters: URLSearchParams): boolean {
-  return ["state", "owner", "name", "tag"].some((name) => filters.has(name));
+function isFiltered(): boolean {
+  return ["state", "owner", "name", "tag"].some((name) => filterValues(name).length > 0);
 }
 
 function Filters({ page }: { page: CampaignPage | undefined }) {
@@ -122,7 +122,7 @@ function Filters({ page }: { page: CampaignPage | undefined }) {
           </Chip>
         ))}
       </div>
-      <Button kind="quiet" onClick={() => clearFilters(["sort"])} disabled={!isFiltered(filters)}>
+      <Button kind="quiet" onClick={() => clearFilters(["sort"])} disabled={!isFiltered()}>
         Clear
       </Button>
     </div>

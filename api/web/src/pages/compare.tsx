@@ -6,6 +6,7 @@ import { useResource } from "../api/resource";
 import type { CampaignPage, CampaignView, ComparedCampaign, Comparison, Estimate } from "../api/types";
 import { doublings, numbers, whole } from "../campaign/charts/axes";
 import { goalOf, worded } from "../campaign/data/goal";
+import { campaignPath } from "../campaign/data/paths";
 import { setFilters, useFilters } from "../filters";
 import { bareObjective, count, interval, number, objective, share, short, UNKNOWN } from "../format";
 import { href } from "../router";
@@ -77,17 +78,6 @@ function Chooser({ chosen }: { chosen: string[] }) {
   );
 }
 
-/** The campaigns themselves, read again whenever their comparison has changed. */
-function useCampaigns(ids: readonly string[], comparison: Comparison | undefined): CampaignView[] {
-  const [held, hold] = useState<CampaignView[]>([]);
-  useEffect(() => {
-    const aborter = new AbortController();
-    void Promise.all(ids.map((id) => get<CampaignView>(`campaigns/${encodeURIComponent(id)}`, aborter.signal))).then(hold, () => {});
-    return () => aborter.abort();
-  }, [comparison]);
-  return held;
-}
-
 interface Row extends ComparedCampaign {
   readonly at: number;
   readonly view: CampaignView;
@@ -96,7 +86,13 @@ interface Row extends ComparedCampaign {
 function Compared({ ids }: { ids: string[] }) {
   const path = withQuery("comparison", { campaign: ids });
   const { data, problem, refresh } = useResource<Comparison>(path, POLL_MS);
-  const views = useCampaigns(ids, data);
+  const [views, setViews] = useState<CampaignView[]>([]);
+  // They are read again whenever their comparison has changed.
+  useEffect(() => {
+    const aborter = new AbortController();
+    void Promise.all(ids.map((id) => get<CampaignView>(campaignPath(id), aborter.signal))).then(setViews, () => {});
+    return () => aborter.abort();
+  }, [data]);
   const rows = (data?.campaigns ?? []).flatMap((row): Row[] => {
     const view = views.find(({ id }) => id === row.id);
     return view ? [{ ...row, view, at: ids.indexOf(row.id) }] : [];

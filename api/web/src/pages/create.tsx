@@ -6,8 +6,9 @@ import { newKey, post, text as readText } from "../api/client";
 import { useResource } from "../api/resource";
 import { session, useCan } from "../api/session";
 import type { CampaignView, ExamplesView } from "../api/types";
+import { campaignPath } from "../campaign/data/paths";
 import { useFilter } from "../filters";
-import { amount, count } from "../format";
+import { amount } from "../format";
 import { go, href } from "../router";
 import { useStore } from "../use_store";
 import { Button, Card, Chip } from "../ui/basics";
@@ -41,7 +42,7 @@ export function Create() {
   const quoted = { ...last, asking: last.asking || last.text !== text };
   const origin = useAct();
   useEffect(() => {
-    if (from) void origin.run(async () => setOwn((await readText(`campaigns/${encodeURIComponent(from)}/spec.yaml`)).text));
+    if (from) void origin.run(async () => setOwn((await readText(`${campaignPath(from)}/spec.yaml`)).text));
   }, [from]);
 
   const choose = (next: Source) => {
@@ -153,10 +154,7 @@ function Quota() {
   const whoami = useStore(session, (now) => (now.state === "signed-in" ? now.whoami : null));
   if (!whoami) return null;
   const { used, quotas } = whoami;
-  const parts = [
-    quotas.campaigns !== null && `${count(used.campaigns)} of ${count(quotas.campaigns)} campaigns active`,
-    quotas.trials !== null && `${count(used.trials)} of ${count(quotas.trials)} trials today`,
-    quotas.device_hours !== null && `${amount(used.device_hours)} of ${amount(quotas.device_hours)} device-hours in 30 days`,
-  ].filter((part) => part !== false);
+  const kinds = [["campaigns", "campaigns active"], ["trials", "trials today"], ["device_hours", "device-hours in 30 days"]] as const;
+  const parts = kinds.flatMap(([kind, words]) => (quotas[kind] === null ? [] : [`${amount(used[kind])} of ${amount(quotas[kind])} ${words}`]));
   return <p class="muted small">{parts.length ? `Used: ${parts.join(", ")}.` : "It starts at once, and can be paused or cancelled."}</p>;
 }

@@ -72,13 +72,9 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
     const runner = workload === "simulated" ? "simulated" : simulated ? "local" : form.runner;
     set({ workload, runner, catalogs: form.catalogs.filter((name) => known.includes(name)) });
   };
-  const plain = (names: string[]) => names.map((name) => [name, name] as const);
-  const text = (key: TextKey, label: string, empty = "") => (
-    <Text label={label} empty={empty} value={form[key]} onValue={(value) => set({ [key]: value })} />
-  );
-  const select = (key: TextKey, label: string, options: Options) => (
-    <Select label={label} value={form[key]} options={options} onValue={(value) => set({ [key]: value })} />
-  );
+  const of = (key: TextKey) => ({ value: form[key], onValue: (value: string) => set({ [key]: value }) });
+  const text = (key: TextKey, label: string, empty = "") => <Text label={label} empty={empty} {...of(key)} />;
+  const select = (key: TextKey, label: string, options: Options) => <Select label={label} options={options} {...of(key)} />;
   return (
     <div class="fields">
       <div class="wide">
@@ -124,8 +120,19 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
 type TextKey = Exclude<keyof SpecForm, "baseline" | "catalogs">;
 type Options = readonly (readonly [string, string])[];
 
+/** Options that are called what they are. */
+export function plain(names: readonly string[]): Options {
+  return names.map((name) => [name, name]);
+}
+
+interface Written {
+  label: string;
+  value: string;
+  onValue: (value: string) => void;
+}
+
 /** empty: what an empty field means. */
-export function Text({ label, value, empty, hint, onValue }: { label: string; value: string; empty: string; hint?: string; onValue: (value: string) => void }) {
+export function Text({ label, value, empty = "", hint, onValue }: Written & { empty?: string; hint?: string }) {
   return (
     <Field label={label} {...(hint && { hint })}>
       <input value={value} placeholder={empty} autocomplete="off" spellcheck={false} onInput={(event) => onValue(event.currentTarget.value)} />
@@ -133,7 +140,7 @@ export function Text({ label, value, empty, hint, onValue }: { label: string; va
   );
 }
 
-export function Select({ label, value, options, onValue }: { label: string; value: string; options: Options; onValue: (value: string) => void }) {
+export function Select({ label, value, options, onValue }: Written & { options: Options }) {
   return (
     <Field label={label}>
       <select value={value} onChange={(event) => onValue(event.currentTarget.value)}>

@@ -5,7 +5,7 @@ import { useResource } from "../api/resource";
 import type { ImportedSpec, PresetsView } from "../api/types";
 import { Button, Field, Prose } from "../ui/basics";
 import { ErrorState } from "../ui/states";
-import { Select, Text } from "./create_form";
+import { plain, Select, Text } from "./create_form";
 import { answered, answerOf, withAnswer } from "./spec_text";
 
 export interface Script {
@@ -63,7 +63,7 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
       <Field label="Files" hint={Object.keys(files).join(", ") || "Drop or choose the script, then what it reads: ds_config.json, train.py. It is read, never run."}>
         <input type="file" multiple onChange={(event) => void take(event.currentTarget.files!)} />
       </Field>
-      <Select label="Cluster" value={cluster} options={[["", "not chosen"], ...clusters.map((one) => [one.name, one.name] as const)]} onValue={(cluster) => onScript({ ...script, cluster })} />
+      <Select label="Cluster" value={cluster} options={[["", "not chosen"], ...plain(clusters.map((one) => one.name))]} onValue={(cluster) => onScript({ ...script, cluster })} />
       <div class="row">
         <Button kind={spec ? "plain" : "primary"} busy={busy} disabled={!text.trim()} onClick={() => void ask()}>
           Read the script
@@ -86,7 +86,7 @@ function Questions({ read, spec, onSpec }: { read: ImportedSpec; spec: string; o
         const value = path ? answerOf(spec, path) : null;
         if (value === null) return <p key={text}><Prose text={text} /></p>;
         return (
-          <Text key={path + text} label={path} hint={text + (guessed ? " (guessed)" : "")} empty="" value={value} onValue={(typed) => onSpec(withAnswer(spec, path, typed))} />
+          <Text key={path + text} label={path} hint={text + (guessed ? " (guessed)" : "")} value={value} onValue={(typed) => onSpec(withAnswer(spec, path, typed))} />
         );
       })}
       {answered(spec) !== spec && (

@@ -7,11 +7,10 @@ import { bytes, count, gain, number, probability, stepTime, tokensPerS } from ".
 import { Button, Card, Chip, Prose } from "../ui/basics";
 import { ErrorState } from "../ui/states";
 import { Title } from "../ui/title";
-import { Select, Text } from "./create_form";
+import { plain, Select, Text } from "./create_form";
 import { Facts } from "./quote";
 import { Table } from "./table_card";
 
-const METHODS = ["full", "lora", "qlora"];
 const PROGRAMS = ["fsdp", "deepspeed", "megatron", "torchtitan", "trl", "unsloth", "axolotl", "llama_factory", "ms_swift", "torchtune"];
 const PHASES = [
   ["load", "loading"],
@@ -34,11 +33,7 @@ export function FitPage() {
       const rows = words.rollout.trim() ? { rollout } : { rollout: [], seq: Number(words.seq) };
       setAnswer(await post<FitAnswer>("fit", { body: { ...words, seq: null, ...rows } }));
     });
-  const set = (name: keyof typeof words) => (value: string) => setWords({ ...words, [name]: value });
-  const text = (name: keyof typeof words, label: string, empty = "") => <Text label={label} empty={empty} value={words[name]} onValue={set(name)} />;
-  const select = (name: keyof typeof words, label: string, values: readonly string[]) => (
-    <Select label={label} value={words[name]} options={values.map((value) => [value, value])} onValue={set(name)} />
-  );
+  const of = (name: keyof typeof words) => ({ value: words[name], onValue: (value: string) => setWords({ ...words, [name]: value }) });
   return (
     <>
       <div class="page-head">
@@ -52,12 +47,12 @@ export function FitPage() {
             void ask();
           }}
         >
-          {text("model", "Model", "the largest that fits")}
-          {text("on", "Devices", "8xH100")}
-          {select("method", "Method", METHODS)}
-          {select("program", "Program", PROGRAMS)}
-          {text("seq", "Tokens of a row")}
-          {text("rollout", "Tokens generated", "1024+3072")}
+          <Text label="Model" empty="the largest that fits" {...of("model")} />
+          <Text label="Devices" empty="8xH100" {...of("on")} />
+          <Select label="Method" options={plain(["full", "lora", "qlora"])} {...of("method")} />
+          <Select label="Program" options={plain(PROGRAMS)} {...of("program")} />
+          <Text label="Tokens of a row" {...of("seq")} />
+          <Text label="Tokens generated" empty="1024+3072" {...of("rollout")} />
           <div class="wide">
             <Button type="submit" kind="primary" busy={busy} disabled={!words.on.trim() || !(Number(words.seq) >= 1)}>
               Does it fit?
