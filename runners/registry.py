@@ -87,7 +87,7 @@ class Advice:
     again: bool
 
 
-ADVICE: Mapping[Cause, Advice] = {Cause(cause): advice for cause, advice in _rows("advice", Advice).items()}
+ADVICE: Mapping[Cause, Advice] = {Cause(cause): Advice(**row) for cause, row in _TABLE["advice"].items()}
 
 
 # Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.
