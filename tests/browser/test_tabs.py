@@ -6,6 +6,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from playwright.sync_api import Page, expect
+from playwright.sync_api import Request as Asked
 from service_fill import fill
 from service_lab import ServiceLab
 
@@ -122,14 +123,17 @@ def test_every_page_says_that_the_service_is_away_and_goes_on_once_it_is_back(ne
         expect(page.get_by_test_id("reconnecting")).to_be_hidden()
 
 
-def test_who_signs_out_is_out_in_every_page(new_tab, service):
+def test_who_signs_out_is_out_in_every_page_and_asks_for_nothing_more(new_tab, service):
+    asked: list[Asked] = []
     pages = [new_tab() for _ in range(2)]
     for page in pages:
         page.goto(service.url)
         expect_live(page)
+        page.on("request", lambda request: asked.append(request))
     pages[0].get_by_role("button", name="Sign out").click()
     for page in pages:
         expect(page.get_by_test_id("signin")).to_be_visible()
+    assert not [request.url for request in asked if "authorization" not in request.headers]
 
 
 def test_a_paused_page_stays_paused_and_goes_on_where_the_campaign_is(new_tab, service):

@@ -98,9 +98,9 @@ function hear(said: Exclude<Said, "who">): void {
   for (const { campaign, listener } of hearers) if (campaign === null || campaign === event.campaign_id) listener.onEvent(event);
 }
 
-/** Take part while the page is seen and somebody here listens. */
+/** Take part while the page is seen, somebody here listens, and there is a token. */
 function follow(event?: Event): void {
-  const wanted = hearers.size > 0 && !document.hidden && event?.type !== "pagehide";
+  const wanted = hearers.size > 0 && token.get() !== "" && !document.hidden && event?.type !== "pagehide";
   if (wanted) leave ??= takePart();
   else stop();
 }
