@@ -2,17 +2,12 @@
 import { useState } from "preact/hooks";
 import { asProblem, type Problem } from "./problem";
 
-export interface Act {
-  readonly busy: boolean;
-  readonly problem: Problem | null;
-  /** Does it, and holds the problem where it throws. */
-  run: (task: () => Promise<void>) => Promise<void>;
-  forget: () => void;
-}
+export type Act = ReturnType<typeof useAct>;
 
-export function useAct(): Act {
+export function useAct() {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
+  /** Does it, and holds the problem where it throws. */
   const run = async (task: () => Promise<void>) => {
     setBusy(true);
     setProblem(null);

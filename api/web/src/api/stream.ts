@@ -37,12 +37,7 @@ export interface Listener {
   onEvent: (event: EventView) => void;
 }
 
-export interface Stream {
-  state: Store<StreamState>;
-  pause: () => void;
-  resume: () => void;
-  close: () => void;
-}
+export type Stream = ReturnType<typeof openStream>;
 
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 30_000;
@@ -59,7 +54,7 @@ let leave: (() => void) | null = null;
 
 /** Follow the events of one campaign (null: of all), from now or from when `after` is settled, until `close`. Reconnects
  * where it broke off. */
-export function openStream(campaign: string | null, listener: Listener, after: Promise<void> = Promise.resolve()): Stream {
+export function openStream(campaign: string | null, listener: Listener, after: Promise<void> = Promise.resolve()) {
   const hearer = { campaign, listener, state: new Store<StreamState>("connecting") };
   const start = () => {
     hearers.add(hearer);

@@ -23,16 +23,11 @@ import { isLaunch, specOf, typeOf } from "./spec_text";
 import { misfit, useQuote, type Quoted } from "./use_quote";
 import "./create.css";
 
-type Source = "script" | "form" | "yaml";
-const SOURCES = [
-  ["script", "From my launch script"],
-  ["form", "Form"],
-  ["yaml", "YAML"],
-] as const;
+const SOURCES = [["script", "From my launch script"], ["form", "Form"], ["yaml", "YAML"]] as const;
 
 export function Create() {
   const [from] = useFilter("from");
-  const [source, setSource] = useState<Source>(from ? "yaml" : "script");
+  const [source, setSource] = useState<(typeof SOURCES)[number][0]>(from ? "yaml" : "script");
   const [script, setScript] = useState<Script>(FIRST_SCRIPT);
   const [form, setForm] = useState<SpecForm>(FIRST_FORM);
   // Read from a script, pasted or changed by hand; the form has its own.
@@ -45,7 +40,7 @@ export function Create() {
     if (from) void origin.run(async () => setOwn((await readText(`${campaignPath(from)}/spec.yaml`)).text));
   }, [from]);
 
-  const choose = (next: Source) => {
+  const choose = (next: typeof source) => {
     if (next === "yaml" && !own) setOwn(text);
     setSource(next);
   };

@@ -108,7 +108,7 @@ export function Facts({ rows }: { rows: readonly (Fact | false | null)[] }) {
 function Best({ quote: { best } }: { quote: Quote }) {
   const first = best[0];
   if (!first) return null;
-  const row = (name: string, { value, low, high }: Prediction["peak_bytes"], format: (value: number | null | undefined) => string): Fact =>
+  const row = (name: string, { value, low, high }: Prediction["peak_bytes"], format: typeof bytes): Fact =>
     [name, format(value), `(${interval(low, high, format)})`];
   const speed = first.speed;
   return (
@@ -132,8 +132,8 @@ function Best({ quote: { best } }: { quote: Quote }) {
 }
 
 /** The median, and between which ends 8 of 10 campaigns lie; without predictions the ends alone. */
-function ends({ low, p50, high }: Range, format: (value: number) => string): string {
-  const all = span(low, high, (value) => format(value ?? 0));
+function ends({ low, p50, high }: Range, format: typeof deviceTime): string {
+  const all = span(low, high, format);
   return p50 === null ? all : `${format(p50)} (${all})`;
 }
 
