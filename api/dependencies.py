@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Request, Security
+from fastapi import Depends, Path, Query, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -37,6 +37,7 @@ MAX_PER_PAGE = 500
 MAX_NUMBER = 2**31 - 1
 # Of a cluster that is asked about.
 MAX_NODES = 1_000_000
+Nodes = Annotated[int, Query(ge=1, le=MAX_NODES)]
 # Ids hold no ':', so that `{id}:pause` is never taken for an id.
 ID_PATTERN = r"^[A-Za-z0-9._-]+$"
 

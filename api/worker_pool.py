@@ -198,12 +198,8 @@ class _Worker:
         except (EOFError, OSError):
             process.join()
             late = process.exitcode in (-signal.SIGPROF, -signal.SIGALRM)
-            reason = (
-                f"it took longer than {self._time_limit_s:g} s of a processor"
-                if late
-                else "the process that does this has ended"
-            )
-            raise WorkerEnded(reason) from None
+            reason = f"it took longer than {self._time_limit_s:g} s of a processor"
+            raise WorkerEnded(reason if late else "the process that does this has ended") from None
         if error is not None:
             raise error
         return result

@@ -66,34 +66,6 @@ class Cause(StrEnum):
     CRASH = "crash"
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What a person may do about a failure. again: the same job may go well when it runs again unchanged."""
-
-    words: str
-    again: bool
-
-
-ADVICE: Mapping[Cause, Advice] = {
-    Cause.OOM: Advice(
-        "Use a smaller micro-batch, more recomputation, or more devices for each copy of the model.", False
-    ),
-    Cause.ILLEGAL_SETTING: Advice("Leave this setting out of the space: the program refuses it.", False),
-    Cause.HANG: Advice("Look in the log for the rank that stopped, and check the network between the nodes.", True),
-    Cause.COMMUNICATION: Advice("Check the network, and the logs of the other ranks: one may have ended first.", True),
-    Cause.NODE_FAULT: Advice("Report the node to whoever runs the cluster; the trial goes to other nodes.", True),
-    Cause.STORAGE: Advice("Free space on the file system of the job's folder, and check that it can be written.", True),
-    Cause.PREEMPTION: Advice(
-        "Nothing is wrong with the job: choose a partition or a priority that is not preempted.", True
-    ),
-    Cause.OTHER_HARDWARE: Advice("Name one kind of node in the runner's options, so that trials compare.", True),
-    Cause.TIME_LIMIT: Advice("Raise trial.time_limit_s if the job was well; else its setting is too slow.", False),
-    Cause.QUEUE_LIMIT: Advice("Raise trial.queue_limit_s, or resume the campaign when the queue is shorter.", True),
-    Cause.USER_BUG: Advice("Mend the program or its environment: the job fails with every setting.", False),
-    Cause.CRASH: Advice("Read the end of the log: the error is none that is known here.", False),
-}
-
-
 class JobState(StrEnum):
     """A job's state in the runner's eyes. What the job measured is another matter: see `runners.outcome`."""
 

@@ -13,13 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from meshtune.runners.base import Cause, Runner
 from meshtune.runners.extras import EXTRAS, require_extra
 from meshtune.runners.packages import Packaged, RowT, unloadable, with_packages
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from meshtune.runners.base import Runner
     from meshtune.runners.programs.workloads.base import Workload
     from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -77,6 +77,17 @@ class TrainingProgram(Packaged):
 
 
 WORKLOADS: Mapping[str, TrainingProgram] = _rows("workloads", TrainingProgram)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What a person may do about a failure. again: the same job may go well when it runs again unchanged."""
+
+    words: str
+    again: bool
+
+
+ADVICE: Mapping[Cause, Advice] = {Cause(cause): Advice(**row) for cause, row in _TABLE["advice"].items()}
 
 
 # Jobs of this workload are descriptions, not programs: its runner takes no others, and no other runner takes them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,9 +56,9 @@ def value_in(plan: Plan, name: str) -> Value:
     return str(value) if isinstance(value, StrEnum) else value
 
 
-def knob_changes(first: Plan, second: Plan) -> Moves:
-    """The knobs beyond the layout that differ, from one plan to another."""
-    names = sorted(first.knobs.keys() | second.knobs.keys())
+def knob_changes(first: Plan, second: Plan, axes: Sequence[str] = ()) -> Moves:
+    """Of these axes and the knobs beyond the layout those that differ, from one plan to another."""
+    names = [*axes, *sorted(first.knobs.keys() | second.knobs.keys())]
     pairs = [Change(name, value_in(first, name), value_in(second, name)) for name in names]
     return tuple(one for one in pairs if one.differs)
 
@@ -66,6 +67,4 @@ def plan_changes(first: Plan, second: Plan) -> Moves:
     """All that differs, from one plan to another, in the order of a plan's fields, then of knobs; but for what follows
     from the rest: dp, and with an equal global batch its accumulation."""
     follow = {"dp", *(["grad_accum_steps"] if first.global_batch_size == second.global_batch_size else [])}
-    names = [name for name in PLAN_FIELDS if name not in follow]
-    pairs = [Change(name, value_in(first, name), value_in(second, name)) for name in names]
-    return (*(one for one in pairs if one.differs), *knob_changes(first, second))
+    return knob_changes(first, second, [name for name in PLAN_FIELDS if name not in follow])

@@ -78,10 +78,9 @@ class ContextParallel(StrEnum):
 _MOST_LAYERS = 1_000_000
 
 
-def _axis(default: Any, key: str, label: str, words: str, description: str, **more: Any) -> Any:
+def _axis(default: Any, key: str, words: str, description: str, **more: Any) -> Any:
     """A field whose metadata are fields of `Axis`. tried: None where a space chooses the values, else the default."""
-    said = {"key": key, "label": label, "words": words, "description": description}
-    return field(default=default, metadata={**said, **more})
+    return field(default=default, metadata={"key": key, "words": words, "description": description, **more})
 
 
 def _describe(schema: dict[str, Any]) -> None:
@@ -100,29 +99,25 @@ class Plan:
     # Each field but `knobs` declares an axis: `AXES` lists them for the space, its bounds, search, store, API and page.
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "json_schema_extra": _describe}
 
-    tp: int = _axis(1, "tp{}", "tp", "tensor", "tensor parallel degree", always_in_key=True, tried=None)
-    pp: int = _axis(1, "pp{}", "pp", "pipeline", "pipeline parallel degree", always_in_key=True, tried=None)
+    tp: int = _axis(1, "tp{}", "tensor", "tensor parallel degree", always_in_key=True, tried=None)
+    pp: int = _axis(1, "pp{}", "pipeline", "pipeline parallel degree", always_in_key=True, tried=None)
     dp: int = _axis(
-        1, "dp{}", "dp", "data", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True, bounded=False
+        1, "dp{}", "data", "data parallel degree; tp * pp * cp * dp = devices", always_in_key=True, bounded=False
     )
-    cp: int = _axis(1, "cp{}", "cp", "context", "context parallel degree")
-    ep: int = _axis(
-        1, "ep{}", "ep", "experts", "expert parallel degree, taken out of dp; with etp out of tp, cp and dp"
-    )
+    cp: int = _axis(1, "cp{}", "context", "context parallel degree")
+    ep: int = _axis(1, "ep{}", "experts", "expert parallel degree, taken out of dp; with etp out of tp, cp and dp")
     etp: int = _axis(
         0,
         "etp{}",
-        "etp",
         "expert tensor",
         "tensor parallel degree of the experts, whose ranks etp and ep take out of tp, cp and dp (Liu et al. 2025, "
         "parallel folding); 0: that of all else, tp",
         low=0,
     )
-    vpp: int = _axis(1, "vpp{}", "vpp", "chunks", "model chunks per pipeline rank")
+    vpp: int = _axis(1, "vpp{}", "chunks", "model chunks per pipeline rank")
     first_stage_less_layers: int = _axis(
         0,
         "first-{}",
-        "first-",
         "first stage less",
         "layers that the first chunk of the pipeline holds fewer than those between, for the embedding; negative: more",
         low=-_MOST_LAYERS,
@@ -131,7 +126,6 @@ class Plan:
     last_stage_less_layers: int = _axis(
         0,
         "last-{}",
-        "last-",
         "last stage less",
         "layers that the last chunk of the pipeline holds fewer than those between, for the head; negative: more",
         low=-_MOST_LAYERS,
@@ -140,7 +134,6 @@ class Plan:
     micro_batch_size: int = _axis(
         1,
         "mbs{}",
-        "mbs",
         "micro-batch",
         "sequences per forward pass and data-parallel replica",
         always_in_key=True,
@@ -149,7 +142,6 @@ class Plan:
     grad_accum_steps: int = _axis(
         1,
         "ga{}",
-        "ga",
         "accumulation",
         "micro-batches per optimizer step and data-parallel replica",
         always_in_key=True,
@@ -158,7 +150,6 @@ class Plan:
     zero_stage: int = _axis(
         0,
         "zero{}",
-        "zero",
         "ZeRO",
         "sharded over dp and cp: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters "
         "(Rajbhandari et al. 2020)",
@@ -170,24 +161,23 @@ class Plan:
     zero_group: int = _axis(
         0,
         "group{}",
-        "group",
         "ZeRO group",
         "ranks next to each other that ZeRO shards over, each such group being a replica of the others (hybrid "
         "sharding, Zhao et al. 2023); 0: all of dp * cp",
         low=0,
     )
     recompute: Recompute = _axis(  # noqa: RUF009  # it is a field
-        Recompute.NONE, "recompute-{}", "recompute", "recompute", "activations that the backward pass computes again"
+        Recompute.NONE, "recompute-{}", "recompute", "activations that the backward pass computes again"
     )
     schedule: Schedule = _axis(  # noqa: RUF009  # it is a field
-        Schedule.ONE_F_ONE_B, "{}", "schedule", "schedule", "order of forward and backward micro-batches in a pipeline"
+        Schedule.ONE_F_ONE_B, "{}", "schedule", "order of forward and backward micro-batches in a pipeline"
     )
     sequence_parallel: bool = _axis(
-        True, "nosp", "sp", "sequence parallel", "with tp, activations between the blocks are split along the sequence"
+        True, "nosp", "sequence parallel", "with tp, activations between the blocks are split along the sequence"
     )
-    recompute_interval: int = _axis(1, "every{}", "every", "recompute every", "every so many-th layer recomputes")
+    recompute_interval: int = _axis(1, "every{}", "recompute every", "every so many-th layer recomputes")
     context: ContextParallel = _axis(  # noqa: RUF009  # it is a field
-        ContextParallel.ALL_GATHER, "{}", "context", "attention", "with cp, how attention sees the whole sequence"
+        ContextParallel.ALL_GATHER, "{}", "attention", "with cp, how attention sees the whole sequence"
     )
     knobs: Mapping[str, KnobValue] = field(default_factory=KnobValues)
 
@@ -259,8 +249,6 @@ class Axis:
     default: Any
     # How a value stands in a plan's key, as a format of it.
     key: str
-    # The short name that people write.
-    label: str
     # The name that tables, charts and reports show.
     words: str
     description: str

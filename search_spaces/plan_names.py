@@ -11,11 +11,11 @@ from meshtune.search_spaces.knobs import NO_KNOBS, KnobSet
 from meshtune.search_spaces.plan import AXES
 
 # The fields by the names that keys and tables have for them.
-SHORT_NAMES: Mapping[str, str] = {axis.label.rstrip("-"): axis.name for axis in AXES}
+SHORT_NAMES: Mapping[str, str] = {re.sub(r"^no|-?{}$", "", axis.key) or axis.name: axis.name for axis in AXES}
 # The words of a key for enumerations and truth values.
 _WORDS: dict[str, Any] = {axis.key.format(value): (axis.name, value) for axis in AXES for value in axis.members}
 _WORDS |= {axis.key: (axis.name, not axis.default) for axis in AXES if axis.kind is bool}
-_NUMBER = re.compile(rf"({'|'.join(axis.label for axis in AXES if axis.kind is int)})(-?[0-9]+)")
+_NUMBER = re.compile(rf"({'|'.join(axis.key.removesuffix('{}') for axis in AXES if axis.kind is int)})(-?[0-9]+)")
 
 
 def in_full(given: object, knobs: KnobSet = NO_KNOBS) -> Any:

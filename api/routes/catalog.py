@@ -14,10 +14,10 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Path, Query
 
 from meshtune.api.dependencies import CallerHandle, DriverHandle, ServiceHandle, reads
-from meshtune.runners.base import ADVICE, Advice, Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.documents import read_value
 from meshtune.runners.outcome import Verdict
-from meshtune.runners.registry import WORKLOADS, runners
+from meshtune.runners.registry import ADVICE, WORKLOADS, Advice, runners
 from meshtune.search_spaces.checks import did_you_mean
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.model import ModelSpec
@@ -136,8 +136,8 @@ class FormatEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryView:
-    """What a spec may name, and what answers may hold. catalogs: of knobs; knobs_of: those of each workload. dimensions:
-    the fields of a plan. advice: on each cause."""
+    """What a spec may name, and what answers may hold. catalogs: of knobs; knobs_of: those of each workload.
+    dimensions: the fields of a plan. advice: on each cause."""
 
     workloads: list[str]
     runners: list[str]

@@ -14,15 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import (
-    MAX_NODES,
-    CampaignId,
-    PermittedSpec,
-    SpecDocument,
-    launches,
-    reads,
-    require_permitted,
-)
+from meshtune.api.dependencies import CampaignId, Nodes, PermittedSpec, SpecDocument, launches, reads, require_permitted
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import FIT_BODY, IMPORT_BODY, KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
 from meshtune.api.worker_pool import (
@@ -158,7 +150,7 @@ async def project_campaign(
     campaign_id: CampaignId,
     asked: AskedHandle,
     nodes: Annotated[
-        list[Annotated[int, Query(ge=1, le=MAX_NODES)]] | None,
+        list[Nodes] | None,
         Query(description="Node counts; default: the spec's, doubled 5 times.", max_length=MAX_NODE_COUNTS),
     ] = None,
     plan: Annotated[

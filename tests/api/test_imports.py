@@ -1,5 +1,6 @@
 """Launch scripts that are sent, and that no file of the service's machine is read for them."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -90,6 +91,12 @@ def test_a_configuration_needs_no_name(sent):
         ({"script": TRAINER, "files": {"../x": ""}}, "/files"),
         ({"script": TRAINER, "files": {"/etc/x": ""}}, "/files"),
         ({"script": TRAINER, "files": {"a/../../x": ""}}, "/files"),
+        ({"script": TRAINER, "files": {"a/" * 500 + "x": ""}}, "/files"),
+        ({"script": TRAINER, "files": {"a\0.yaml": ""}}, "/files"),
+        ({"script": TRAINER, "files": {"a": "", "a/b": ""}}, "/script"),
+        ({"script": TRAINER, "files": {"a" * 300: ""}}, "/script"),
+        ({"script": TRAINER, "files": {str(each): "" for each in range(10_000)}}, "/files"),
+        ({"script": "torchrun tr\0ain.py --batch-size 4"}, "/script"),
         ({"script": TRAINER, "name": "a/b"}, "/name"),
         ({"script": TRAINER, "further": 1}, "/further"),
     ],
@@ -104,6 +111,34 @@ def test_a_mistake_names_its_field_and_the_next_step(shared_client, problem, bod
 def test_it_needs_the_scope_launch(client, token, problem):
     shown = client.post("/v1/imports", json={"script": TRAINER}, headers=token("reader", Scope.READ))
     problem(shown, 403, "/problems/scope-missing")
+
+
+# What costs an importer that expands what it reads: each is answered within the pool's time and memory.
+COSTLY = {
+    "files": {"script": f"{TRAINER.strip()} {' '.join(f'a{each}.yaml' for each in range(5_000))}"},
+    "lines": {"script": "".join(f"source f{each}.sh\n" for each in range(5_000)) + TRAINER},
+    "doubled": {"script": "a=aaaaaaaa\n" + "a=$a$a$a$a$a$a$a$a\n" * 20 + f"{TRAINER.strip()} --x $a"},
+    "braces": {"script": "for i in {1..100000000} {01..08}; do echo $i; done\n" + TRAINER},
+    "brackets": {"script": f"x={'$(' * 5_000}echo 1{')' * 5_000}\n{TRAINER}"},
+    "width": {"script": f"x=$(printf '%0999999999d' 1)\n{TRAINER.strip()} --x $x"},
+    "sourced": {"script": "source a.sh\n", "files": {"a.sh": "source b.sh\n" * 9, "b.sh": "source a.sh\n" * 9}},
+    "aliases": {
+        "script": "axolotl train a.yaml",
+        "files": {"a.yaml": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1},' * 9}]\n" for n in range(1, 40))},
+    },
+    "deep": {"script": DEEPSPEED, "files": {"train.py": "", "configs/ds.json": "[" * 100_000}},
+    "python": {"script": TRAINER, "files": {"train.py": f"x = {'(' * 50_000}"}},
+    "large": {"script": TRAINER, "files": {f"a{each}.yaml": "x" * 9_000 for each in range(100)}},
+    "surrogates": {"script": f"{TRAINER.strip()} --x \ud800 $X", "set": {"X": "\ud800"}},
+}
+
+
+@pytest.mark.parametrize("body", COSTLY.values(), ids=COSTLY)
+def test_what_could_cost_much_is_answered_and_in_few_words(shared_client, body):
+    content = json.dumps(body)
+    shown = shared_client.post("/v1/imports", content=content, headers={"Content-Type": "application/json"})
+    assert shown.status_code in (200, 422), shown.text
+    assert len(shown.content) < max(100_000, 2 * len(content))
 
 
 SECRET = "base_model: of-the-service\nsequence_len: 77\nmicro_batch_size: 3\n"

@@ -11,7 +11,8 @@ from playwright.sync_api import Page, expect
 from service_lab import ServiceLab
 from specs import simulated, tiny
 
-from meshtune.runners.base import ADVICE, Cause
+from meshtune.runners.base import Cause
+from meshtune.runners.registry import ADVICE
 
 pytestmark = pytest.mark.timeout(300)
 GIB = 2**30

@@ -102,7 +102,7 @@ def test_a_wrong_spec_shows_no_quote_of_another(page):
     editor.fill(SPEC)
     expect(page.get_by_test_id("legal")).to_be_visible()
     # A short time is no fraction of a device-hour.
-    expect(page.get_by_test_id("device-time")).to_have_text(re.compile(r"^\d[\d.]* (s|min|h)\b"))
+    expect(page.get_by_test_id("device-time")).to_have_text(re.compile(r"^\d[\d.]* device-(second|minute|hour)s?\b"))
     editor.fill(SPEC.replace("global_batch_size: 8", "global_batch_size: -3"))
     expect(quote).to_contain_text("1 mistake")
     expect(page.get_by_test_id("legal")).to_be_hidden()

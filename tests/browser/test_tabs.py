@@ -6,6 +6,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from playwright.sync_api import Page, expect
+from playwright.sync_api import Request as Asked
 from service_fill import fill
 from service_lab import ServiceLab
 
@@ -122,11 +123,54 @@ def test_every_page_says_that_the_service_is_away_and_goes_on_once_it_is_back(ne
         expect(page.get_by_test_id("reconnecting")).to_be_hidden()
 
 
-def test_who_signs_out_is_out_in_every_page(new_tab, service):
+def test_who_signs_out_is_out_in_every_page_and_asks_for_nothing_more(new_tab, service):
+    asked: list[Asked] = []
     pages = [new_tab() for _ in range(2)]
     for page in pages:
         page.goto(service.url)
         expect_live(page)
+        page.on("request", lambda request: asked.append(request))
     pages[0].get_by_role("button", name="Sign out").click()
     for page in pages:
         expect(page.get_by_test_id("signin")).to_be_visible()
+    assert not [request.url for request in asked if "authorization" not in request.headers]
+
+
+def test_a_paused_page_stays_paused_and_goes_on_where_the_campaign_is(new_tab, service):
+    campaign = ids(service)[0]
+    paused, other = (new_tab() for _ in range(2))
+    for page in (paused, other):
+        page.goto(f"{service.url}/#/campaigns/{campaign}")
+        expect_live(page)
+    before = paused.get_by_role("heading", level=1).inner_text()
+    paused.get_by_test_id("more").locator("summary").click()
+    paused.get_by_test_id("pause-live").click()
+    for turn in range(2):
+        expect_live(other)  # reads for itself now
+        service.call("PATCH", f"/v1/campaigns/{campaign}", {"name": f"unseen {turn}"})
+        expect(other.get_by_role("heading", level=1)).to_have_text(f"unseen {turn}")
+        expect(paused.get_by_role("heading", level=1)).to_have_text(before)
+        paused.evaluate("dispatchEvent(new Event('pagehide')), dispatchEvent(new Event('pageshow'))")
+    paused.get_by_test_id("more").locator("summary").click()
+    paused.get_by_test_id("pause-live").click()
+    expect(paused.get_by_role("heading", level=1)).to_have_text("unseen 1")
+
+
+def test_a_defect_of_the_service_does_not_end_the_stream(new_tab, service):
+    page = new_tab()
+    page.route("**/v1/stream", lambda route: route.fulfill(status=500), times=1)
+    page.goto(f"{service.url}/#/campaigns/{ids(service)[0]}")
+    expect_live(page)
+
+
+def test_pages_without_locks_have_each_their_own_stream(new_tab, service):
+    alone, other = (new_tab() for _ in range(2))
+    alone.route("**/v1/stream", lambda route: route.abort())
+    for page in (other, alone):
+        page.add_init_script("Object.defineProperty(navigator, 'locks', {value: undefined})")
+        page.goto(f"{service.url}/#/campaigns/{ids(service)[0]}")
+        if page is other:
+            expect_live(page)
+    expect(alone.get_by_test_id("live")).to_have_attribute("data-state", "reconnecting")
+    expect_live(other)
+    assert open_streams(service) == 1

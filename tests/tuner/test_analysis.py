@@ -73,7 +73,9 @@ def test_where_one_knob_decides_it_has_all_the_variance_and_the_whole_effect(ana
         "tp 4 -> 2: +25 % (simulated, 4 pairs, +25 to +25 %)",
     ]
     assert effects(found, Evidence.PREDICTED) == []
-    assert [winner.plan.tp for winner in found.winners] == [2, 2, 2]
+    # After the best the recommended one: the baseline, as nothing was measured again.
+    assert [winner.plan.tp for winner in found.winners] == [2, 2, 2, 1]
+    assert found.winners[-1].trial == 0
 
 
 def test_a_change_that_was_measured_is_not_predicted_and_one_that_was_not_is(analysed, by_tp, make):

@@ -20,7 +20,6 @@ from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import KnobSet, sized
 from meshtune.search_spaces.physics.training import missing
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.decide import device_seconds
 from meshtune.tuner.campaign.node_kinds import reference_of
 from meshtune.tuner.campaign.objective import Objective, yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
@@ -199,7 +198,7 @@ def _progress(spec: CampaignSpec, trials: Sequence[Trial]) -> tuple[Reached, ...
     ended.sort(key=lambda trial: trial.last.finished_at or inf)
     best = yardstick_of(spec).best_so_far(trial.measurement for trial in ended)
     for done, (trial, value) in enumerate(zip(ended, best, strict=True), start=1):
-        device_s += device_seconds([trial])
+        device_s += trial.device_s
         if value is not None and (not reached or value != reached[-1].value or done == len(ended)):
             reached.append(Reached(done=done, device_hours=device_s / 3600.0, value=value))
     return tuple(reached)

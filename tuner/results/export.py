@@ -108,10 +108,8 @@ class Export:
         """The options, on top of those of the spec's workload where that has the format's name, but for the length of
         its trials; else of its number format."""
         if self.spec.workload.kind == name:
-            own = {
-                key: value for key, value in self.spec.workload.options.items() if key not in ("steps", "warmup_steps")
-            }
-            return {**own, **self.options}
+            own = self.spec.workload.options
+            return {**{key: own[key] for key in own if key not in ("steps", "warmup_steps")}, **self.options}
         dtype = workload_of(self.spec).dtype
         return {**({"dtype": dtype} if dtype in DTYPES else {}), **self.options}
 
@@ -215,12 +213,10 @@ def _launched(export: Export, name: str) -> tuple[JobSpec, Mapping[str, Any]]:
     """What a scheduler starts, and the options left for it. Only Megatron's script is whole once per device."""
     program = started_by(export, name)
     own = {one.name for one in options_of(program)}
-    told, rest = (
-        {key: value for key, value in export.options.items() if (key in own) is mine} for mine in (True, False)
-    )
-    rest.pop("program", None)
+    rest = {key: value for key, value in export.options.items() if key not in own and key != "program"}
     if program == "job":
         return export.job, rest
+    told = {key: value for key, value in export.options.items() if key in own}
     inner, command = replace(export, options=told), FORMATS[program].command
     files, size = FORMATS[program].render(inner), (export.cluster.nodes, export.cluster.devices_per_node)
     assert command is not None  # of a program

@@ -148,11 +148,7 @@ def settings_of(ranking: Sequence[Ranked]) -> dict[Plan, SettingView]:
     """Of the plans with second runs."""
     return {
         entry.trial.plan: view_of(
-            SettingView,
-            entry,
-            trial=entry.trial.number,
-            runs=len(entry.runs) - 1,
-            gain_over_baseline=entry.gain,
+            SettingView, entry, trial=entry.trial.number, runs=len(entry.runs) - 1, gain_over_baseline=entry.gain
         )
         for entry in ranking
         if entry.again

@@ -42,24 +42,21 @@ _MAX_NOTES = 100
 # In what is answered to others, the folder of the script that they sent.
 FOLDER = "/launch-folder"
 _MAX_FILES = 100
-_FILE = re.compile(r"\w[\w.+ -]*(/\w[\w.+ -]*)*")
+_FILE = re.compile(r"\w[\w.+ -]*(/\w[\w.+ -]*){0,19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentScript(Closed):
-    """What POST /v1/imports is told. Raises InvalidValue."""
+    """What POST /v1/imports is told. script: a launch script, a command line, or a configuration or log of a program.
+    name: of its file; the spec is named after it. files: texts of those that the script reads, by its names for them.
+    cluster: a preset. set: variables that the script finds. start: which of several, from 1; 0: the only one. Raises
+    InvalidValue."""
 
-    # A launch script, a command line, or a configuration or log of a program.
     script: str
-    # Of the script's file; the spec is named after it.
     name: str = "launch"
-    # Texts of the files that the script reads, by the names that it has for them.
     files: Mapping[str, str] = field(default_factory=dict)
-    # A preset.
     cluster: str = ""
-    # Variables that the script finds.
     set: Mapping[str, str] = field(default_factory=dict)
-    # Which of several starts, from 1; 0: the only one.
     start: Count = 0
 
     def _check(self, checks: Checks) -> None:
@@ -67,8 +64,7 @@ class SentScript(Closed):
         told = f"no cluster preset is called {self.cluster!r}; {did_you_mean(self.cluster, cluster_presets())}"
         checks.require(self.cluster in ("", *cluster_presets()), "cluster", told)
         plain = all(map(_FILE.fullmatch, self.files)) and len(self.files) <= _MAX_FILES and self.name not in self.files
-        told = f"must be at most {_MAX_FILES}, called as in the script's own folder, such as configs/ds.json"
-        checks.require(plain, "files", told)
+        checks.require(plain, "files", f"must be at most {_MAX_FILES}, named as in its own folder: configs/ds.json")
         checks.require(bool(_FILE.fullmatch(self.name)) and "/" not in self.name, "name", "is no name of a file")
 
 

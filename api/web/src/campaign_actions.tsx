@@ -1,9 +1,10 @@
 /** What one may do with a campaign: as its state allows it, and the token's scope. */
 import { useEffect, useRef, useState } from "preact/hooks";
+import { useAct } from "./api/act";
 import { newKey, post } from "./api/client";
-import { Problem, unreachable } from "./api/problem";
 import { useCan, useChanges } from "./api/session";
 import type { CampaignState, CampaignView } from "./api/types";
+import { campaignPath } from "./campaign/data/paths";
 import { go, href } from "./router";
 import { Button, ButtonLink } from "./ui/basics";
 import { Confirm, Dialog } from "./ui/dialog";
@@ -43,31 +44,24 @@ export function CampaignActions({ campaign, onChange, inMenu = [] }: ActionsProp
   const may = useCan("launch");
   const changes = useChanges(campaign);
   const [asking, ask] = useState<Move | null>(null);
-  const [busy, setBusy] = useState<Move | null>(null);
-  const [failed, fail] = useState<{ name: Move; problem: Problem } | null>(null);
+  const [moving, setMoving] = useState<Move>("pause");
+  const { busy, problem, run, forget } = useAct();
   const key = useRef(newKey());
 
   const move = async (name: Move) => {
-    setBusy(name);
-    fail(null);
-    try {
-      const path = `campaigns/${encodeURIComponent(campaign.id)}:${name}`;
-      const body = name === "clone" ? { body: {}, idempotencyKey: key.current } : {};
-      const after = await post<CampaignView>(path, body);
+    setMoving(name);
+    await run(async () => {
+      const options = name === "clone" ? { body: {}, idempotencyKey: key.current } : {};
+      const after = await post<CampaignView>(`${campaignPath(campaign.id)}:${name}`, options);
       key.current = newKey();
-      ask(null);
       if (name === "clone") go(href({ page: "campaign", id: after.id }));
       else onChange(after);
-    } catch (error) {
-      ask(null);
-      fail({ name, problem: error instanceof Problem ? error : unreachable(error) });
-    } finally {
-      setBusy(null);
-    }
+    });
+    ask(null);
   };
-  const done = failed?.problem.passing && AFTER[failed.name]?.includes(campaign.state);
+  const done = problem?.passing && AFTER[moving]?.includes(campaign.state);
   useEffect(() => {
-    if (done) fail(null); // for good: another may move it back later
+    if (done) forget(); // for good: another may move it back later
   }, [done]);
   if (!may) return null;
   const start = (name: Move) => (name === "cancel" || name === "clone" ? ask(name) : void move(name));
@@ -76,7 +70,7 @@ export function CampaignActions({ campaign, onChange, inMenu = [] }: ActionsProp
     moves
       .filter((name) => inMenu.includes(name) === inside)
       .map((name) => (
-        <Button key={name} kind={inside ? "quiet" : "plain"} busy={busy === name} onClick={() => start(name)} aria-label={`${WORDS[name]} ${campaign.id}`}>
+        <Button key={name} kind={inside ? "quiet" : "plain"} busy={busy && moving === name} onClick={() => start(name)} aria-label={`${WORDS[name]} ${campaign.id}`}>
           {WORDS[name]}
         </Button>
       ));
@@ -90,12 +84,12 @@ export function CampaignActions({ campaign, onChange, inMenu = [] }: ActionsProp
         </Menu>
       )}
       {asking === "cancel" && (
-        <Confirm title={`Cancel ${campaign.id}?`} action="Cancel the campaign" danger busy={busy === "cancel"} onConfirm={() => void move("cancel")} onClose={() => ask(null)}>
+        <Confirm title={`Cancel ${campaign.id}?`} action="Cancel the campaign" danger busy={busy} onConfirm={() => void move("cancel")} onClose={() => ask(null)}>
           Its running jobs are ended, and it cannot be resumed. What was measured stays.
         </Confirm>
       )}
       {asking === "clone" && (
-        <Confirm title={`Clone ${campaign.id}?`} action="Start it now" busy={busy === "clone"} onConfirm={() => void move("clone")} onClose={() => ask(null)}>
+        <Confirm title={`Clone ${campaign.id}?`} action="Start it now" busy={busy} onConfirm={() => void move("clone")} onClose={() => ask(null)}>
           <p>A new campaign of the same spec starts at once.</p>
           <p>
             <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>
@@ -104,9 +98,9 @@ export function CampaignActions({ campaign, onChange, inMenu = [] }: ActionsProp
           </p>
         </Confirm>
       )}
-      {failed && !done && (
-        <Dialog title="That did not work" onClose={() => fail(null)}>
-          <ErrorState problem={failed.problem} />
+      {problem && !done && (
+        <Dialog title="That did not work" onClose={forget}>
+          <ErrorState problem={problem} />
         </Dialog>
       )}
     </>

@@ -3,10 +3,7 @@ import { takeToken } from "./api/token"; // whose module takes a token out of th
 import { Store } from "./store";
 
 export type Route =
-  | { page: "campaigns" }
-  | { page: "new" }
-  | { page: "compare" }
-  | { page: "fit" }
+  | { page: "campaigns" | "new" | "compare" | "fit" }
   | { page: "campaign"; id: string }
   | { page: "trial"; id: string; number: number }
   | { page: "unknown"; path: string };
@@ -18,13 +15,8 @@ export interface Place {
 }
 
 export function parseHash(hash: string): Place {
-  const [path = "", query = ""] = split(hash.replace(/^#/, ""));
-  return { route: parsePath(path), query: new URLSearchParams(query) };
-}
-
-function split(text: string): [string, string] {
-  const at = text.indexOf("?");
-  return at < 0 ? [text, ""] : [text.slice(0, at), text.slice(at + 1)];
+  const [path = "", ...query] = hash.replace(/^#/, "").split("?");
+  return { route: parsePath(path), query: new URLSearchParams(query.join("?")) };
 }
 
 function parsePath(path: string): Route {
@@ -50,21 +42,9 @@ function decode(part: string): string {
 
 /** The hash of a route, with a query where one is given: what an `<a href>` takes. */
 export function href(route: Exclude<Route, { page: "unknown" }>, query?: URLSearchParams | Record<string, string> | string[][]): string {
-  const text = query === undefined ? "" : new URLSearchParams(query).toString();
-  return pathOf(route) + (text && `?${text}`);
-}
-
-function pathOf(route: Exclude<Route, { page: "unknown" }>): string {
-  switch (route.page) {
-    case "campaigns":
-      return "#/";
-    case "campaign":
-      return `#/campaigns/${encodeURIComponent(route.id)}`;
-    case "trial":
-      return `#/campaigns/${encodeURIComponent(route.id)}/trials/${route.number}`;
-    default:
-      return `#/${route.page}`;
-  }
+  const text = new URLSearchParams(query).toString();
+  const page = "id" in route ? `campaigns/${encodeURIComponent(route.id)}` : route.page === "campaigns" ? "" : route.page;
+  return `#/${page}${"number" in route ? `/trials/${route.number}` : ""}${text && `?${text}`}`;
 }
 
 /** Where the page is now. */
@@ -81,10 +61,7 @@ export function followHash(): void {
 /** Go to a hash, with an entry in the history; `replace`: without one. */
 export function go(hash: string, replace = false): void {
   if (hash === location.hash) return;
-  if (!replace) {
-    location.hash = hash;
-    return;
-  }
+  if (!replace) return void (location.hash = hash);
   history.replaceState(null, "", hash);
   place.set(parseHash(hash));
 }

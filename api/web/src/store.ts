@@ -1,5 +1,4 @@
 /** A value that others watch. */
-
 export class Store<T> {
   private readonly watchers = new Set<() => void>();
 
@@ -13,10 +12,6 @@ export class Store<T> {
     if (Object.is(value, this.value)) return;
     this.value = value;
     for (const watcher of [...this.watchers]) watcher();
-  }
-
-  update(change: (value: T) => T): void {
-    this.set(change(this.value));
   }
 
   /** Calls `watcher` after every change, until the returned function is called. */

@@ -2,23 +2,20 @@
 import { useEffect, useState } from "preact/hooks";
 import type { Store } from "./store";
 
-export function useStore<T>(store: Store<T>): T;
-export function useStore<T, S>(store: Store<T>, select: (value: T) => S): S;
-export function useStore<T, S>(store: Store<T>, select?: (value: T) => S): T | S {
-  const pick = () => (select ? select(store.get()) : store.get());
+/** select: a new function at each drawing, that always means the same. */
+export function useStore<T, S = T>(store: Store<T>, select = (value: T) => value as unknown as S): S {
   const [, redraw] = useState({});
-  const picked = pick();
+  const picked = select(store.get());
   useEffect(() => {
     let last = picked;
     const look = () => {
-      const now = pick();
+      const now = select(store.get());
       if (Object.is(now, last)) return;
       last = now;
       redraw({});
     };
     look(); // it may have changed between drawing and this effect
     return store.subscribe(look);
-    // eslint-disable-next-line -- `select` is a new function at each drawing and always means the same
   }, [store]);
   return picked;
 }

@@ -99,9 +99,8 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
 def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) -> Figure:
     """The best first run of every pair of values of two axes or knobs; a cross where all that was tried failed."""
     yardstick = yardstick_of(campaign.spec)
-    axes = canvas.new_figure(
-        f"Best of each {knob_words(across)} and {knob_words(up)}, {yardstick.unit}", height=1.2 * canvas.HEIGHT
-    )
+    title = f"Best of each {knob_words(across)} and {knob_words(up)}, {yardstick.unit}"
+    axes = canvas.new_figure(title, height=1.2 * canvas.HEIGHT)
     axes.grid(False)
     cells: dict[tuple[str, str], list[Trial]] = {}
     values: list[dict[str, object]] = [{}, {}]

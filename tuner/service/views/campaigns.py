@@ -40,9 +40,7 @@ MAX_FIRST = 20
 class SummaryBestView:
     """A setting. trial: the one that chose it; the numbers are of its second runs where there are any, but for the
     fastest once. first_run: the objective by its first run. interval_known: always true. gain_over_baseline: a ratio of
-    speeds minus 1; null without a measured baseline. gain_rounds: as of RankedView. changes:
-    what the plan changes of the baseline, but for what follows from the rest. changed_numerics: as of RankedView.
-    runs: the second runs that were measured."""
+    speeds minus 1; null without a measured baseline. gain_rounds, changes, changed_numerics, runs: as of RankedView."""
 
     trial: int
     plan_key: str

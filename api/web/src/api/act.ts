@@ -1,25 +1,20 @@
 /** Something that a person asked for: under way or not, and what kept it from being done. */
 import { useState } from "preact/hooks";
-import { Problem, unreachable } from "./problem";
+import { asProblem, type Problem } from "./problem";
 
-export interface Act {
-  readonly busy: boolean;
-  readonly problem: Problem | null;
-  /** Does it, and holds the problem where it throws. */
-  run: (task: () => Promise<void>) => Promise<void>;
-  forget: () => void;
-}
+export type Act = ReturnType<typeof useAct>;
 
-export function useAct(): Act {
+export function useAct() {
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState<Problem | null>(null);
+  /** Does it, and holds the problem where it throws. */
   const run = async (task: () => Promise<void>) => {
     setBusy(true);
     setProblem(null);
     try {
       await task();
     } catch (error) {
-      setProblem(error instanceof Problem ? error : unreachable(error));
+      setProblem(asProblem(error));
     } finally {
       setBusy(false);
     }

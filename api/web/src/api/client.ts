@@ -1,18 +1,13 @@
 /** Requests to /v1 with the bearer token. Paths are below v1/, as in `get("campaigns?state=running")`. */
 import { token } from "./token";
-import { Problem, problemOf, unreachable } from "./problem";
+import { asProblem, Problem, problemOf } from "./problem";
 
 const MOST_KEPT = 200;
 /** A service that names a wait is asked again by itself: one that is busy so often, and one in trouble twice. */
 const RETRIES = { 429: 20, 503: 2 } as Record<number, number>;
 const LONGEST_WAIT_S = 30;
 
-interface Kept {
-  etag: string;
-  document: unknown;
-}
-
-const kept = new Map<string, Kept>();
+const kept = new Map<string, { etag: string; document: unknown }>();
 /** What first.js asked for before this code had come: each answer is the next request's of its path. */
 const ahead = () => (globalThis as { asked?: Map<string, Promise<Response>> }).asked;
 let onUnauthorized: (problem: Problem) => void = () => {};
@@ -34,16 +29,9 @@ export function address(path: string): string {
 }
 
 /** The path with this query; null and undefined are left out, an array is repeated. */
-export function withQuery(
-  path: string,
-  query: Record<string, string | number | boolean | readonly (string | number)[] | null | undefined>,
-): string {
-  const search = new URLSearchParams();
-  for (const [name, value] of Object.entries(query)) {
-    if (value === null || value === undefined) continue;
-    for (const one of Array.isArray(value) ? value : [value]) search.append(name, String(one));
-  }
-  const text = search.toString();
+export function withQuery(path: string, query: Record<string, string | number | boolean | readonly (string | number)[] | null | undefined>): string {
+  const given = Object.entries(query).flatMap(([name, value]) => [value ?? []].flat().map((one) => [name, String(one)]));
+  const text = new URLSearchParams(given).toString();
   return text ? `${path}?${text}` : path;
 }
 
@@ -59,7 +47,7 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
     answer = await (asked ?? fetch(address(path), { ...init, headers, cache: "no-store" }));
   } catch (error) {
     if (init.signal?.aborted) throw error;
-    throw unreachable(error);
+    throw asProblem(error);
   }
   if (answer.ok || answer.status === 304) return answer;
   const problem = await problemOf(answer);
@@ -70,20 +58,14 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
 /** A document. Where the service says that it has not changed (304), this is the very object of the last read. */
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   const last = kept.get(path);
-  const headers: Record<string, string> = last ? { "If-None-Match": last.etag } : {};
-  const answer = await patiently(() => request(path, { headers, ...(signal && { signal }) }), signal);
+  const answer = await patiently(path, last ? { "If-None-Match": last.etag } : {}, signal);
   if (answer.status === 304 && last) return last.document as T;
   const document = (await answer.json()) as T;
   const etag = answer.headers.get("ETag");
   kept.delete(path);
-  if (etag) keep(path, { etag, document });
+  if (etag) kept.set(path, { etag, document });
+  if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value!); // the oldest
   return document;
-}
-
-function keep(path: string, entry: Kept): void {
-  kept.set(path, entry);
-  const oldest = kept.keys().next().value;
-  if (kept.size > MOST_KEPT && oldest !== undefined) kept.delete(oldest);
 }
 
 export interface Body {
@@ -95,22 +77,17 @@ export interface Body {
   signal?: AbortSignal;
 }
 
-export async function post<T>(path: string, options: Body = {}): Promise<T> {
-  return send<T>("POST", path, options);
-}
-
 /** A JSON merge patch (RFC 7396). */
 export async function patch<T>(path: string, body: unknown): Promise<T> {
-  return send<T>("PATCH", path, { body });
+  return post<T>(path, { body }, "PATCH");
 }
 
-async function send<T>(method: string, path: string, options: Body): Promise<T> {
-  const { body, type, idempotencyKey, signal } = options;
+export async function post<T>(path: string, { body, type, idempotencyKey, signal }: Body = {}, method = "POST"): Promise<T> {
   const headers: Record<string, string> = {};
   if (body !== undefined) headers["Content-Type"] = type ?? "application/json";
   if (idempotencyKey) headers["Idempotency-Key"] = idempotencyKey;
   const text = body === undefined ? null : typeof body === "string" ? body : JSON.stringify(body);
-  const answer = await request(path, { method, headers, body: text, ...(signal && { signal }) });
+  const answer = await request(path, { method, headers, body: text, signal: signal ?? null });
   return (await answer.json()) as T;
 }
 
@@ -128,9 +105,8 @@ export interface TextPart {
 
 /** A text such as a log. range: as in the header, "bytes=-65536" for the end; 416 (nothing there yet) is "". */
 export async function text(path: string, range?: string, signal?: AbortSignal): Promise<TextPart> {
-  const headers: Record<string, string> = range ? { Range: range } : {};
   try {
-    const answer = await patiently(() => request(path, { headers, ...(signal && { signal }) }), signal);
+    const answer = await patiently(path, range ? { Range: range } : {}, signal);
     const whole = /\/(\d+)$/.exec(answer.headers.get("Content-Range") ?? "")?.[1];
     return { text: await answer.text(), total: whole === undefined ? null : Number(whole) };
   } catch (error) {
@@ -139,10 +115,10 @@ export async function text(path: string, range?: string, signal?: AbortSignal): 
   }
 }
 
-async function patiently(ask: () => Promise<Response>, signal?: AbortSignal): Promise<Response> {
+async function patiently(path: string, headers: Record<string, string>, signal: AbortSignal | undefined): Promise<Response> {
   for (let tried = 0; ; tried++) {
     try {
-      return await ask();
+      return await request(path, { headers, signal: signal ?? null });
     } catch (error) {
       if (!(error instanceof Problem) || tried >= (RETRIES[error.status] ?? 0)) throw error;
       const wait = error.retryAfterS ?? Infinity;

@@ -4,12 +4,12 @@ import { problemOf, retryAfter } from "./problem";
 test("a problem document keeps its mistakes and the time to wait", async () => {
   const body = { type: "/problems/invalid-spec", title: "Bad", status: 422, detail: "2 mistakes", errors: [{ pointer: "/a", detail: "no" }] };
   const problem = await problemOf(new Response(JSON.stringify(body), { status: 422, headers: { "Retry-After": "3" } }));
-  expect([problem.kind, problem.message, problem.mistakes, problem.retryAfterS, problem.passing]).toEqual(["invalid-spec", "2 mistakes", body.errors, 3, false]);
+  expect([problem.title, problem.message, problem.mistakes, problem.retryAfterS, problem.passing]).toEqual(["Bad", "2 mistakes", body.errors, 3, false]);
 });
 
 test("an answer that is no problem document is one all the same", async () => {
   const problem = await problemOf(new Response("<h1>Bad Gateway</h1>", { status: 502, statusText: "Bad Gateway" }));
-  expect([problem.kind, problem.title, problem.mistakes, problem.passing]).toEqual(["", "The service does not answer", [], true]);
+  expect([problem.title, problem.mistakes, problem.passing]).toEqual(["The service does not answer", [], true]);
 });
 
 test("a title says what a person can do with it, and the detail stays", async () => {

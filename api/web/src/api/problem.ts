@@ -1,6 +1,6 @@
 /** What the service answers instead of a document: RFC 9457, or that it cannot be reached. */
 
-/** What is wrong at one place of the request; pointer (RFC 6901) "" is the whole body. */
+/** At one place of the request; pointer (RFC 6901) "" is the whole body. */
 export interface Mistake {
   pointer: string;
   detail: string;
@@ -10,19 +10,12 @@ export interface Mistake {
 export class Problem extends Error {
   constructor(
     readonly status: number,
-    readonly type: string,
     readonly title: string,
     readonly detail: string,
     readonly mistakes: readonly Mistake[] = [],
     readonly retryAfterS: number | null = null,
   ) {
     super(detail || title);
-    this.name = "Problem";
-  }
-
-  /** The last part of the type, such as "invalid-spec"; "" for what HTTP alone says. */
-  get kind(): string {
-    return this.type === "about:blank" ? "" : (this.type.split("/").pop() ?? "");
   }
 
   /** True where the same request may succeed later. */
@@ -43,40 +36,26 @@ const TITLES: Readonly<Record<string, string>> = {
 export async function problemOf(answer: Response): Promise<Problem> {
   const text = await answer.text().catch(() => "");
   const found = readObject(text);
-  const type = stringOf(found["type"]) || "about:blank";
-  const kind = type === "about:blank" ? Math.min(answer.status, 502) : type.split("/").pop()!;
-  const title = TITLES[kind] || stringOf(found["title"]) || answer.statusText || `HTTP ${answer.status}`;
-  const mistakes = Array.isArray(found["errors"]) ? (found["errors"] as Mistake[]) : [];
-  return new Problem(
-    answer.status,
-    type,
-    title,
-    stringOf(found["detail"]),
-    mistakes,
-    retryAfter(answer.headers.get("Retry-After")),
-  );
+  const kind = /^\/problems\/(.+)/.exec(found.type ?? "")?.[1] ?? Math.min(answer.status, 502);
+  const title = TITLES[kind] || found.title || answer.statusText || `HTTP ${answer.status}`;
+  return new Problem(answer.status, title, found.detail ?? "", found.errors, retryAfter(answer.headers.get("Retry-After")));
 }
 
-export function unreachable(error: unknown): Problem {
-  const detail = error instanceof Error ? error.message : String(error);
-  return new Problem(0, "about:blank", "The service cannot be reached", detail);
+/** The service's own, or that it cannot be reached. */
+export function asProblem(error: unknown): Problem {
+  if (error instanceof Problem) return error;
+  return new Problem(0, "The service cannot be reached", error instanceof Error ? error.message : String(error));
 }
 
 /** Seconds of a Retry-After header, null for a missing one and for a date, which our service never sends. */
 export function retryAfter(header: string | null): number | null {
-  if (header === null || !/^\d+$/.test(header.trim())) return null;
-  return Number(header);
+  return header && /^\s*\d+\s*$/.test(header) ? Number(header) : null;
 }
 
-function readObject(text: string): Record<string, unknown> {
+function readObject(text: string): Partial<Record<"type" | "title" | "detail", string>> & { errors?: Mistake[] } {
   try {
-    const value: unknown = JSON.parse(text);
-    return typeof value === "object" && value !== null ? (value as Record<string, unknown>) : {};
+    return Object(JSON.parse(text));
   } catch {
     return {};
   }
-}
-
-function stringOf(value: unknown): string {
-  return typeof value === "string" ? value : "";
 }

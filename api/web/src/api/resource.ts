@@ -1,15 +1,13 @@
 /** A document that a component shows: loaded, polled while the page is visible, kept while it is read again. */
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { get } from "./client";
-import { Problem, unreachable } from "./problem";
+import { asProblem, type Problem } from "./problem";
 
 export interface Resource<T> {
   /** The last document read; undefined before the first. It stays while a later read fails. */
   data: T | undefined;
   /** Of the last read. */
   problem: Problem | undefined;
-  /** True until the first read has ended, either way. */
-  loading: boolean;
   /** Read again now. */
   refresh: () => void;
 }
@@ -25,10 +23,7 @@ export function useResource<T>(path: string | null, everyMs = 0): Resource<T> {
     let busy = false;
     let again = false;
     const read = async () => {
-      if (busy) {
-        again = true; // what is under way may have been answered before the change that this read is for
-        return;
-      }
+      if (busy) return void (again = true); // what is under way may have been answered before the change that this is for
       busy = true;
       clearTimeout(timer);
       let wait = everyMs;
@@ -37,7 +32,7 @@ export function useResource<T>(path: string | null, everyMs = 0): Resource<T> {
         hold((last) => (last.path === path && last.data === data && !last.problem ? last : { path, data }));
       } catch (error) {
         if (aborter.signal.aborted) return;
-        const problem = error instanceof Problem ? error : unreachable(error);
+        const problem = asProblem(error);
         if (problem.retryAfterS !== null) wait = Math.max(wait, problem.retryAfterS * 1000);
         hold((last) => (last.path === path && last.data !== undefined ? { path, data: last.data, problem } : { path, problem }));
       } finally {
@@ -49,23 +44,17 @@ export function useResource<T>(path: string | null, everyMs = 0): Resource<T> {
         void read();
       } else if (everyMs > 0) timer = window.setTimeout(look, wait);
     };
-    const look = () => {
-      if (!document.hidden) void read();
-    };
-    const wake = () => {
-      if (everyMs > 0) look();
-    };
+    const look = () => void (everyMs > 0 && !document.hidden && read());
     reading.current = () => void read();
-    document.addEventListener("visibilitychange", wake);
+    document.addEventListener("visibilitychange", look);
     void read();
     return () => {
       aborter.abort();
       clearTimeout(timer);
-      document.removeEventListener("visibilitychange", wake);
+      document.removeEventListener("visibilitychange", look);
     };
   }, [path, everyMs]);
   const refresh = useCallback(() => reading.current(), []);
-  const current = held.path === path ? held : { data: undefined, problem: undefined };
-  const loading = path !== null && current.data === undefined && current.problem === undefined;
-  return { data: current.data, problem: current.problem, loading, refresh };
+  const { data, problem } = held.path === path ? held : { data: undefined, problem: undefined };
+  return { data, problem, refresh };
 }

@@ -2,7 +2,7 @@
 import { Store } from "../store";
 import { useStore } from "../use_store";
 import { forget, get, tellUnauthorized } from "./client";
-import { Problem, unreachable } from "./problem";
+import { asProblem, type Problem } from "./problem";
 import { KEY, setToken, token } from "./token";
 import type { CampaignView, Scope, WhoamiView } from "./types";
 
@@ -20,8 +20,9 @@ export async function askWhoami(): Promise<void> {
   try {
     session.set({ state: "signed-in", whoami: await get<WhoamiView>("whoami") });
   } catch (error) {
-    if (error instanceof Problem && error.status === 401) signedOut(error); // it may have been asked before we listened
-    else session.set({ state: "trouble", problem: error instanceof Problem ? error : unreachable(error) });
+    const problem = asProblem(error);
+    if (problem.status === 401) signedOut(problem); // it may have been asked before we listened
+    else session.set({ state: "trouble", problem });
   }
 }
 

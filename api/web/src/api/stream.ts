@@ -2,7 +2,7 @@
  * service, so all pages of a token share one stream of all events: the page that has the lock reads it, and tells the others.
  * Without locks (plain http elsewhere) each page reads its own. A page that nobody sees has none. */
 import { Store } from "../store";
-import { address, request } from "./client";
+import { address, newKey, request } from "./client";
 import { Problem } from "./problem";
 import { token } from "./token";
 import type { EventView } from "./types";
@@ -37,12 +37,7 @@ export interface Listener {
   onEvent: (event: EventView) => void;
 }
 
-export interface Stream {
-  state: Store<StreamState>;
-  pause: () => void;
-  resume: () => void;
-  close: () => void;
-}
+export type Stream = ReturnType<typeof openStream>;
 
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 30_000;
@@ -59,7 +54,7 @@ let leave: (() => void) | null = null;
 
 /** Follow the events of one campaign (null: of all), from now or from when `after` is settled, until `close`. Reconnects
  * where it broke off. */
-export function openStream(campaign: string | null, listener: Listener, after: Promise<void> = Promise.resolve()): Stream {
+export function openStream(campaign: string | null, listener: Listener, after: Promise<void> = Promise.resolve()) {
   const hearer = { campaign, listener, state: new Store<StreamState>("connecting") };
   const start = () => {
     hearers.add(hearer);
@@ -98,9 +93,9 @@ function hear(said: Exclude<Said, "who">): void {
   for (const { campaign, listener } of hearers) if (campaign === null || campaign === event.campaign_id) listener.onEvent(event);
 }
 
-/** Take part while the page is seen and somebody here listens. */
+/** Take part while the page is seen, somebody here listens, and there is a token. */
 function follow(event?: Event): void {
-  const wanted = hearers.size > 0 && !document.hidden && event?.type !== "pagehide";
+  const wanted = hearers.size > 0 && token.get() !== "" && !document.hidden && event?.type !== "pagehide";
   if (wanted) leave ??= takePart();
   else stop();
 }
@@ -126,7 +121,7 @@ function takePart(): () => void {
   const aborter = new AbortController();
   const { signal } = aborter;
   const name = `${token.get()} ${address("stream")}`;
-  const others = new BroadcastChannel(name);
+  const others = new BroadcastChannel(navigator.locks ? name : newKey());
   let reads = false;
   others.onmessage = ({ data }: MessageEvent<Said>) => {
     if (data !== "who") hear(data);
@@ -164,7 +159,7 @@ async function read(signal: AbortSignal, tell: (said: Exclude<Said, "who">) => v
         tellState("live");
       });
     } catch (error) {
-      if (error instanceof Problem && !error.passing) return tellState("stopped");
+      if (error instanceof Problem && !error.passing && error.status < 500) return tellState("stopped");
       if (error instanceof Problem) waitMs = Math.max(waitMs, (error.retryAfterS ?? 0) * 1000);
     }
     if (signal.aborted) return;

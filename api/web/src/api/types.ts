@@ -13,16 +13,12 @@ export interface SpecView {
   name: string;
   model: { name?: string; seq_len?: number; [key: string]: unknown };
   cluster: { name?: string; device?: { name?: string; memory_bytes?: number; [key: string]: unknown }; [key: string]: unknown };
-  global_batch_size: number | string;
   workload: { kind: string; [option: string]: unknown };
-  search: { kind: string; [option: string]: unknown };
   runner: { kind: string; [option: string]: unknown };
   objective: string;
   budget: Required<Budget>;
   baseline?: Plan;
   knobs?: readonly Knob[];
-  parallel: number;
-  pareto: boolean;
   [key: string]: unknown;
 }
 

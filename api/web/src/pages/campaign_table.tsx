@@ -12,6 +12,11 @@ import { CAMPAIGN_TONES, changeWords, failureWords, trialsOf } from "../words";
 /** As many as there are colours to tell apart. */
 export const MOST_COMPARED = 8;
 
+/** With it, or without it where it was there. */
+export function toggled(all: readonly string[], one: string): string[] {
+  return all.includes(one) ? all.filter((other) => other !== one) : [...all, one];
+}
+
 export interface TableProps {
   campaigns: CampaignView[];
   sort: Sort;
@@ -24,7 +29,6 @@ export interface TableProps {
 
 export function CampaignTable({ campaigns, sort, onSort, onChange, picked, onPick }: TableProps) {
   const head = { sort, onSort };
-  const toggle = (id: string) => onPick(picked.includes(id) ? picked.filter((one) => one !== id) : [...picked, id]);
   return (
     <TableFrame label="Campaigns" testid="campaign-table">
       <thead>
@@ -50,7 +54,7 @@ export function CampaignTable({ campaigns, sort, onSort, onChange, picked, onPic
                 aria-label={`Compare ${campaign.id}`}
                 checked={picked.includes(campaign.id)}
                 disabled={picked.length >= MOST_COMPARED && !picked.includes(campaign.id)}
-                onChange={() => toggle(campaign.id)}
+                onChange={() => onPick(toggled(picked, campaign.id))}
               />
             </td>
             <Cells campaign={campaign} />

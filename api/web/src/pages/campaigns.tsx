@@ -4,7 +4,7 @@ import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import { session, useCan } from "../api/session";
 import type { CampaignPage, CampaignState } from "../api/types";
-import { clearFilters, setFilters, useFilter, useFilters } from "../filters";
+import { clearFilters, filterValues, setFilters, useFilter, useFilters } from "../filters";
 import { useLive } from "../live";
 import { href } from "../router";
 import { useStore } from "../use_store";
@@ -14,7 +14,7 @@ import { EmptyState, ErrorState, LiveMark, LoadingState, ReconnectingBanner } fr
 import { parseSort, sortText } from "../ui/table";
 import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
-import { CampaignTable, type TableProps } from "./campaign_table";
+import { CampaignTable, toggled, type TableProps } from "./campaign_table";
 
 const STATES = Object.keys(CAMPAIGN_TONES) as CampaignState[];
 const NEWEST = "-created_at";
@@ -22,6 +22,12 @@ const PAGE_SIZE = 50;
 /** While the stream is away the list is read so often; with it, to keep what makes no events (such as trouble) fresh. */
 const POLL_MS = 5_000;
 const POLL_LIVE_MS = 30_000;
+
+const NEW = (
+  <ButtonLink kind="primary" href={href({ page: "new" })}>
+    New campaign
+  </ButtonLink>
+);
 
 export function Campaigns() {
   const filters = useFilters();
@@ -50,13 +56,7 @@ export function Campaigns() {
         <Title>Campaigns</Title>
         <JsonLink path={path} />
         <LiveMark state={live} />
-        {mayLaunch && (
-          <div class="push wide-only">
-            <ButtonLink kind="primary" href={href({ page: "new" })}>
-              New campaign
-            </ButtonLink>
-          </div>
-        )}
+        {mayLaunch && <div class="push wide-only">{NEW}</div>}
       </div>
       <Filters page={page.data} />
       {page.data?.unreadable?.map((words) => <p class="muted">Left out: {words}</p>)}
@@ -64,7 +64,7 @@ export function Campaigns() {
         <ErrorState problem={page.problem} onRetry={page.refresh} />
       ) : (
         <Card testid="campaigns">
-          {page.data ? <Found page={page.data} onChange={page.refresh} filtered={isFiltered(filters)} picked={picked} onPick={pick} /> : <LoadingState lines={8} height={40} />}
+          {page.data ? <Found page={page.data} onChange={page.refresh} picked={picked} onPick={pick} /> : <LoadingState lines={8} height={40} />}
         </Card>
       )}
       {picked.length > 0 && (
@@ -81,11 +81,11 @@ export function Campaigns() {
   );
 }
 
-function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: boolean } & Pick<TableProps, "onChange" | "picked" | "onPick">) {
+function Found({ page, ...rest }: { page: CampaignPage } & Omit<TableProps, "campaigns" | "sort" | "onSort">) {
   const sort = parseSort(useFilter("sort")[0] || NEWEST);
   if (page.campaigns.length > 0)
     return <CampaignTable campaigns={page.campaigns} sort={sort} onSort={(next) => setFilters({ sort: sortText(next) })} {...rest} />;
-  if (filtered)
+  if (isFiltered())
     return (
       <EmptyState title="No campaign passes the filters">
         <Button onClick={() => clearFilters(["sort"])}>Clear the filters</Button>
@@ -93,41 +93,36 @@ function Found({ page, filtered, ...rest }: { page: CampaignPage; filtered: bool
     );
   return (
     <EmptyState title="There are no campaigns yet">
-      <p class="muted">
-        A campaign tries settings of one training job by short real runs, and keeps the fastest.
-      </p>
-      <ButtonLink kind="primary" href={href({ page: "new" })}>
-        New campaign
-      </ButtonLink>
+      <p class="muted">A campaign tries settings of one training job by short real runs, and keeps the fastest.</p>
+      {NEW}
     </EmptyState>
   );
 }
 
-function isFiltered(filters: URLSearchParams): boolean {
-  return ["state", "owner", "name", "tag"].some((name) => filters.has(name));
+function isFiltered(): boolean {
+  return ["state", "owner", "name", "tag"].some((name) => filterValues(name).length > 0);
 }
 
 function Filters({ page }: { page: CampaignPage | undefined }) {
   const filters = useFilters();
-  const states = filters.getAll("state");
-  const toggle = (state: CampaignState) => setFilters({ state: states.includes(state) ? states.filter((one) => one !== state) : [...states, state] });
+  const [states, tags] = [filters.getAll("state"), filters.getAll("tag")];
   return (
     <div class="row filters">
       <NameFilter />
       <OwnerFilter page={page} />
-      {filters.getAll("tag").map((tag) => (
-        <Chip key={tag} onRemove={() => setFilters({ tag: filters.getAll("tag").filter((one) => one !== tag) })} testid={`tag-${tag}`}>
+      {tags.map((tag) => (
+        <Chip key={tag} onRemove={() => setFilters({ tag: toggled(tags, tag) })} testid={`tag-${tag}`}>
           tag {tag}
         </Chip>
       ))}
       <div class="row" role="group" aria-label="State">
         {STATES.map((state) => (
-          <Chip key={state} tone={CAMPAIGN_TONES[state]} pressed={states.includes(state)} onClick={() => toggle(state)}>
+          <Chip key={state} tone={CAMPAIGN_TONES[state]} pressed={states.includes(state)} onClick={() => setFilters({ state: toggled(states, state) })}>
             {state}
           </Chip>
         ))}
       </div>
-      <Button kind="quiet" onClick={() => clearFilters(["sort"])} disabled={!isFiltered(filters)}>
+      <Button kind="quiet" onClick={() => clearFilters(["sort"])} disabled={!isFiltered()}>
         Clear
       </Button>
     </div>

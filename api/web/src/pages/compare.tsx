@@ -7,6 +7,7 @@ import type { CampaignPage, CampaignView, ComparedCampaign, Comparison, Estimate
 import { doublings, numbers } from "../campaign/charts/axes";
 import { useHours } from "../campaign/charts/choices";
 import { goalOf, worded } from "../campaign/data/goal";
+import { campaignPath } from "../campaign/data/paths";
 import { setFilters, useFilters } from "../filters";
 import { bareObjective, count, interval, number, objective, share, short, UNKNOWN } from "../format";
 import { href } from "../router";
@@ -17,10 +18,11 @@ import { EmptyState, ErrorState, LoadingState } from "../ui/states";
 import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
 import { CAMPAIGN_TONES } from "../words";
-import { Found, MOST_COMPARED } from "./campaign_table";
+import { Found, MOST_COMPARED, toggled } from "./campaign_table";
 import { CurveChart } from "./curve_chart";
 import { scalesOf } from "./scales_of";
 import { specDifferences } from "./spec_differences";
+import { Table } from "./table_card";
 import "./compare.css";
 
 const FEWEST = 2;
@@ -28,12 +30,11 @@ const POLL_MS = 10_000;
 
 export function Compare() {
   const chosen = [...new Set(useFilters().getAll("campaign"))].slice(0, MOST_COMPARED);
-  const toggle = (id: string) => setFilters({ campaign: chosen.includes(id) ? chosen.filter((one) => one !== id) : [...chosen, id] });
   return (
     <>
       <div class="page-head">
         <Title>Compare campaigns</Title>
-        <div class="push"><Chooser chosen={chosen} toggle={toggle} /></div>
+        <div class="push"><Chooser chosen={chosen} /></div>
       </div>
       {chosen.length < FEWEST ? (
         <Card>
@@ -54,7 +55,7 @@ function Swatch({ at }: { at: number }) {
   return <span class="swatch" style={{ "--hue": hueOf(at) }} aria-hidden="true" />;
 }
 
-function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) => void }) {
+function Chooser({ chosen }: { chosen: string[] }) {
   const [typed, setTyped] = useState("");
   const { data, problem, refresh } = useResource<CampaignPage>("campaigns?page_size=200");
   const holds = ({ id, name, model, cluster }: CampaignView) => `${id} ${name} ${model} ${cluster}`.toLowerCase().includes(typed.toLowerCase());
@@ -67,7 +68,7 @@ function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) =>
       <div class="choices">
         {shown.map(({ id, model, cluster, nodes }) => (
           <label key={id}>
-            <input type="checkbox" checked={chosen.includes(id)} disabled={!chosen.includes(id) && chosen.length >= MOST_COMPARED} onChange={() => toggle(id)} />
+            <input type="checkbox" checked={chosen.includes(id)} disabled={!chosen.includes(id) && chosen.length >= MOST_COMPARED} onChange={() => setFilters({ campaign: toggled(chosen, id) })} />
             <span>
               {id} <span class="muted small">{model}, {cluster}, {count(nodes)} {nodes === 1 ? "node" : "nodes"}</span>
             </span>
@@ -78,17 +79,6 @@ function Chooser({ chosen, toggle }: { chosen: string[]; toggle: (id: string) =>
   );
 }
 
-/** The campaigns themselves, read again whenever their comparison has changed. */
-function useCampaigns(ids: readonly string[], comparison: Comparison | undefined): CampaignView[] {
-  const [held, hold] = useState<CampaignView[]>([]);
-  useEffect(() => {
-    const aborter = new AbortController();
-    void Promise.all(ids.map((id) => get<CampaignView>(`campaigns/${encodeURIComponent(id)}`, aborter.signal))).then(hold, () => {});
-    return () => aborter.abort();
-  }, [comparison]);
-  return held;
-}
-
 interface Row extends ComparedCampaign {
   readonly at: number;
   readonly view: CampaignView;
@@ -97,7 +87,13 @@ interface Row extends ComparedCampaign {
 function Compared({ ids }: { ids: string[] }) {
   const path = withQuery("comparison", { campaign: ids });
   const { data, problem, refresh } = useResource<Comparison>(path, POLL_MS);
-  const views = useCampaigns(ids, data);
+  const [views, setViews] = useState<CampaignView[]>([]);
+  // They are read again whenever their comparison has changed.
+  useEffect(() => {
+    const aborter = new AbortController();
+    void Promise.all(ids.map((id) => get<CampaignView>(campaignPath(id), aborter.signal))).then(setViews, () => {});
+    return () => aborter.abort();
+  }, [data]);
   const rows = (data?.campaigns ?? []).flatMap((row): Row[] => {
     const view = views.find(({ id }) => id === row.id);
     return view ? [{ ...row, view, at: ids.indexOf(row.id) }] : [];
@@ -138,14 +134,13 @@ function madeBy(rows: readonly Row[]): string {
 function Progress({ rows }: { rows: Row[] }) {
   const [hours, across, hoursSwitch] = useHours();
   const goal = goalOf(rows[0]!.view);
-  const x = (point: Row["progress"][number]) => (hours ? point.device_hours : point.done);
   const curves = rows.map(({ id, at, simulated, progress }) => ({
     hue: hueOf(at),
     stepped: true,
     points: progress.map((point) => ({
-      x: x(point),
+      x: hours ? point.device_hours : point.done,
       y: point.value,
-      words: `${id}: ${objective(point.value, goal.unit)} ${simulated ? "simulated " : ""}after ${hours ? `${number(x(point))} device-hours` : `${x(point)} trials`}`,
+      words: `${id}: ${objective(point.value, goal.unit)} ${simulated ? "simulated " : ""}after ${hours ? `${number(point.device_hours)} device-hours` : `${point.done} trials`}`,
     })),
   }));
   const all = curves.flatMap(({ points }) => points);
@@ -180,7 +175,7 @@ function Scaling({ rows, scales }: { rows: Row[]; scales: Row[][] }) {
   ]);
   const all = curves.flatMap(({ points }) => points);
   return (
-    <Card title="Scaling" aside={<span class="muted small">{said(rows, "tokens/s")} of the recommended settings; dashed: projected from the smallest</span>}>
+    <Card title="Scaling" aside={<span class="muted small">{unit} of the recommended settings; dashed: projected from the smallest</span>}>
       <CurveChart
         testid="speed-chart"
         label={`${said(rows, "Tokens per second")} by devices, ${made}`}
@@ -228,13 +223,7 @@ function ComparisonTable({ rows, scales }: { rows: Row[]; scales: boolean }) {
   );
 }
 
-interface CellProps {
-  estimate: Estimate | null | undefined;
-  format: (value: number | null | undefined) => string;
-  note?: string | null | undefined;
-}
-
-function Cell({ estimate, format, note }: CellProps) {
+function Cell({ estimate, format, note }: { estimate: Estimate | null | undefined; format: typeof share; note?: string | null | undefined }) {
   return (
     <td class="num">
       {estimate ? format(estimate.value) : UNKNOWN}
@@ -248,25 +237,8 @@ function Differences({ rows }: { rows: Row[] }) {
   const differences = specDifferences(rows.map(({ view }) => view.spec));
   if (differences.length === 0) return null;
   return (
-    <Card title="Differences of the specs">
-      <TableFrame label="Differences of the specs" testid="differences" dense>
-        <thead>
-          <tr>
-            <th scope="col">Key</th>
-            {rows.map(({ id, at }) => (
-              <th key={id} scope="col"><Swatch at={at} /> {id}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {differences.map(({ path, values }) => (
-            <tr key={path}>
-              <th scope="row"><code>{path}</code></th>
-              {values.map((value, at) => <td key={rows[at]!.id}>{value}</td>)}
-            </tr>
-          ))}
-        </tbody>
-      </TableFrame>
-    </Card>
+    <Table title="Differences of the specs" testid="differences" heads={["Key", ...rows.map(({ id, at }) => <><Swatch at={at} /> {id}</>)]} words={() => true}>
+      {differences.map(({ path, values }) => [<code>{path}</code>, ...values])}
+    </Table>
   );
 }

@@ -1,12 +1,14 @@
 /** A new campaign: a spec from a launch script, a form or a paste, its live quote beside it, and the launch. */
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { useAct } from "../api/act";
 import { newKey, post, text as readText } from "../api/client";
 import { useResource } from "../api/resource";
 import { session, useCan } from "../api/session";
 import type { CampaignView, ExamplesView } from "../api/types";
+import { campaignPath } from "../campaign/data/paths";
 import { useFilter } from "../filters";
-import { amount, count } from "../format";
+import { amount } from "../format";
 import { go, href } from "../router";
 import { useStore } from "../use_store";
 import { Button, Card, Chip } from "../ui/basics";
@@ -21,36 +23,37 @@ import { isLaunch, specOf, typeOf } from "./spec_text";
 import { misfit, useQuote, type Quoted } from "./use_quote";
 import "./create.css";
 
-type Source = "script" | "form" | "yaml";
-const SOURCES = [
-  ["script", "From my launch script"],
-  ["form", "Form"],
-  ["yaml", "YAML"],
-] as const;
+const SOURCES = [["script", "From my launch script"], ["form", "Form"], ["yaml", "YAML"]] as const;
 
 export function Create() {
   const [from] = useFilter("from");
-  const [source, setSource] = useState<Source>(from ? "yaml" : "script");
+  const [source, setSource] = useState<(typeof SOURCES)[number][0]>(from ? "yaml" : "script");
   const [script, setScript] = useState<Script>(FIRST_SCRIPT);
   const [form, setForm] = useState<SpecForm>(FIRST_FORM);
   // Read from a script, pasted or changed by hand; the form has its own.
   const [own, setOwn] = useState("");
   const text = source === "form" ? specOf(form) : own;
-  const quoted = useQuote(text);
+  const last = useQuote(text);
+  const quoted = { ...last, asking: last.asking || last.text !== text };
   const origin = useAct();
   useEffect(() => {
-    if (from) void origin.run(async () => setOwn((await readText(`campaigns/${encodeURIComponent(from)}/spec.yaml`)).text));
+    if (from) void origin.run(async () => setOwn((await readText(`${campaignPath(from)}/spec.yaml`)).text));
   }, [from]);
 
-  const choose = (next: Source) => {
+  const choose = (next: typeof source) => {
     if (next === "yaml" && !own) setOwn(text);
     setSource(next);
+  };
+  const read = () => {
+    setScript({ ...FIRST_SCRIPT, text: own });
+    setOwn("");
+    setSource("script");
   };
   const write = (typed: string) => {
     setOwn(typed);
     if (source === "form") setSource("yaml");
   };
-  const mistakes = quoted.text === text && quoted.problem ? quoted.problem.mistakes : [];
+  const mistakes = (last.text === text && last.problem?.mistakes) || [];
 
   return (
     <>
@@ -70,15 +73,7 @@ export function Create() {
                 {isLaunch(own) && (
                   <p class="row" role="status">
                     This looks like a launch script.
-                    <Button
-                      onClick={() => {
-                        setScript({ ...FIRST_SCRIPT, text: own });
-                        setOwn("");
-                        setSource("script");
-                      }}
-                    >
-                      Read it
-                    </Button>
+                    <Button onClick={read}>Read it</Button>
                   </p>
                 )}
               </div>
@@ -88,7 +83,7 @@ export function Create() {
         </Card>
         <div class="create-side">
           <Launch text={text} quoted={quoted} />
-          <QuoteCard text={text} quoted={quoted} />
+          <QuoteCard quoted={quoted} aside={text.trim() && <QuoteState quoted={quoted} />} />
         </div>
       </div>
     </>
@@ -101,14 +96,12 @@ function Examples({ text, onText }: { text: string; onText: (text: string) => vo
   return <Select label="Example" value={text} options={[["", "my own text"], ...named]} onValue={onText} />;
 }
 
-function QuoteCard({ text, quoted }: { text: string; quoted: Quoted }) {
-  const { quote, problem, asking } = quoted;
-  const stale = asking || quoted.text !== text;
+function QuoteCard({ quoted: { quote, problem, asking }, aside }: { quoted: Quoted; aside: ComponentChildren }) {
   return (
-    <Card title="Quote" aside={<QuoteState quoted={quoted} text={text} />} testid="quote">
+    <Card title="Quote" aside={aside} testid="quote">
       {problem && (problem.mistakes.length ? <p class="muted">There is a quote once the spec has no mistakes.</p> : <ErrorState problem={problem} />)}
       {quote && (
-        <div class={stale ? "stale" : undefined}>
+        <div class={asking ? "stale" : undefined}>
           <Quote quote={quote} />
         </div>
       )}
@@ -117,15 +110,15 @@ function QuoteCard({ text, quoted }: { text: string; quoted: Quoted }) {
   );
 }
 
-function QuoteState({ text, quoted }: { text: string; quoted: Quoted }) {
-  if (!text.trim()) return null;
-  if (quoted.asking || quoted.text !== text) return <span class="muted small">asking</span>;
-  const mistakes = quoted.problem?.mistakes.length ?? 0;
+function QuoteState({ quoted: { quote, problem, asking } }: { quoted: Quoted }) {
+  if (asking) return <span class="muted small">asking</span>;
+  const mistakes = problem?.mistakes.length ?? 0;
   if (mistakes) return <Chip tone="oom">{mistakes === 1 ? "1 mistake" : `${mistakes} mistakes`}</Chip>;
-  if (quoted.problem) return <Chip tone="failed">no answer</Chip>;
-  if (misfit(quoted.quote)) return <Chip tone="oom">the baseline does not fit</Chip>;
+  if (problem) return <Chip tone="failed">no answer</Chip>;
+  if (misfit(quote)) return <Chip tone="oom">the baseline does not fit</Chip>;
   return <Chip tone="ok">can be launched</Chip>;
 }
+
 /** One Idempotency-Key for one text: clicking twice, or again after a lost answer, starts one campaign. */
 function Launch({ text, quoted }: { text: string; quoted: Quoted }) {
   const may = useCan("launch");
@@ -137,7 +130,7 @@ function Launch({ text, quoted }: { text: string; quoted: Quoted }) {
       const started = await post<CampaignView>("campaigns", { body: text, type: typeOf(text), idempotencyKey: key });
       go(href({ page: "campaign", id: started.id }));
     });
-  const ready = quoted.text === text && quoted.problem === null && !quoted.asking && text.trim() !== "";
+  const ready = quoted.problem === null && !quoted.asking && text.trim() !== "";
   return (
     <Card class="launch" testid="launch">
       <div class="pile">
@@ -156,10 +149,7 @@ function Quota() {
   const whoami = useStore(session, (now) => (now.state === "signed-in" ? now.whoami : null));
   if (!whoami) return null;
   const { used, quotas } = whoami;
-  const parts = [
-    quotas.campaigns !== null && `${count(used.campaigns)} of ${count(quotas.campaigns)} campaigns active`,
-    quotas.trials !== null && `${count(used.trials)} of ${count(quotas.trials)} trials today`,
-    quotas.device_hours !== null && `${amount(used.device_hours)} of ${amount(quotas.device_hours)} device-hours in 30 days`,
-  ].filter((part) => part !== false);
+  const kinds = [["campaigns", "campaigns active"], ["trials", "trials today"], ["device_hours", "device-hours in 30 days"]] as const;
+  const parts = kinds.flatMap(([kind, words]) => (quotas[kind] === null ? [] : [`${amount(used[kind])} of ${amount(quotas[kind])} ${words}`]));
   return <p class="muted small">{parts.length ? `Used: ${parts.join(", ")}.` : "It starts at once, and can be paused or cancelled."}</p>;
 }

@@ -5,6 +5,7 @@ import { labelOf } from "../campaign/data/values";
 import { bytes, short } from "../format";
 import { Field } from "../ui/basics";
 import { ErrorState, LoadingState } from "../ui/states";
+import { toggled } from "./campaign_table";
 
 /** What the form asks for; "" leaves a key out. */
 export const FIRST_FORM = {
@@ -29,9 +30,12 @@ export const FIRST_FORM = {
   baseline: false,
   tp: "1",
   pp: "1",
-  microBatch: "1",
-  zero: "0",
+  micro_batch_size: "1",
+  zero_stage: "0",
 };
+
+/** The axes of a baseline that the form asks for. */
+export const BASELINE = ["tp", "pp", "micro_batch_size", "zero_stage"] as const;
 
 export type SpecForm = typeof FIRST_FORM;
 
@@ -48,22 +52,19 @@ interface FormProps {
   onForm: (form: SpecForm) => void;
 }
 
-export function CreateForm({ form, onForm }: FormProps) {
+export function CreateForm(own: FormProps) {
   const presets = useResource<PresetsView>("presets");
   const registry = useResource<RegistryView>("registry");
   const problem = presets.problem ?? registry.problem;
   if (problem) return <ErrorState problem={problem} onRetry={presets.problem ? presets.refresh : registry.refresh} />;
   if (!presets.data || !registry.data) return <LoadingState lines={8} height={44} />;
-  return <Fields form={form} onForm={onForm} presets={presets.data} registry={registry.data} />;
+  return <Fields {...own} presets={presets.data} registry={registry.data} />;
 }
 
 function Fields({ form, onForm, presets, registry }: FormProps & { presets: PresetsView; registry: RegistryView }) {
   const set = (change: Partial<SpecForm>) => onForm({ ...form, ...change });
   const models = presets.models.map(({ name, parameters }) => [name, `${name} (${short(parameters)})`] as const);
-  const clusters = presets.clusters.map(
-    ({ name, nodes, devices_per_node, memory_bytes }) =>
-      [name, `${name} (${nodes} × ${devices_per_node}, ${bytes(memory_bytes)})`] as const,
-  );
+  const clusters = presets.clusters.map((one) => [one.name, `${one.name} (${one.nodes} × ${one.devices_per_node}, ${bytes(one.memory_bytes)})`] as const);
   const catalogs = registry.knobs_of[form.workload] ?? [];
   const simulated = form.workload === "simulated";
   const take = (workload: string) => {
@@ -71,13 +72,9 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
     const runner = workload === "simulated" ? "simulated" : simulated ? "local" : form.runner;
     set({ workload, runner, catalogs: form.catalogs.filter((name) => known.includes(name)) });
   };
-  const plain = (names: string[]) => names.map((name) => [name, name] as const);
-  const text = (key: TextKey, label: string, empty = "") => (
-    <Text label={label} empty={empty} value={form[key]} onValue={(value) => set({ [key]: value })} />
-  );
-  const select = (key: TextKey, label: string, options: Options) => (
-    <Select label={label} value={form[key]} options={options} onValue={(value) => set({ [key]: value })} />
-  );
+  const of = (key: TextKey) => ({ value: form[key], onValue: (value: string) => set({ [key]: value }) });
+  const text = (key: TextKey, label: string, empty = "") => <Text label={label} empty={empty} {...of(key)} />;
+  const select = (key: TextKey, label: string, options: Options) => <Select label={label} options={options} {...of(key)} />;
   return (
     <div class="fields">
       <div class="wide">
@@ -105,7 +102,7 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
           <div class="row">
             {catalogs.map((name) => (
               <label key={name}>
-                <input type="checkbox" checked={form.catalogs.includes(name)} onChange={() => set({ catalogs: catalogs.filter((one) => form.catalogs.includes(one) !== (one === name)) })} /> {name}
+                <input type="checkbox" checked={form.catalogs.includes(name)} onChange={() => set({ catalogs: toggled(form.catalogs, name) })} /> {name}
               </label>
             ))}
           </div>
@@ -115,10 +112,7 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
         <input type="checkbox" checked={form.baseline} onChange={(event) => set({ baseline: event.currentTarget.checked })} /> Baseline: the plan in
         use today runs first
       </label>
-      {form.baseline && text("tp", labelOf("tp"))}
-      {form.baseline && text("pp", labelOf("pp"))}
-      {form.baseline && text("microBatch", labelOf("micro_batch_size"))}
-      {form.baseline && text("zero", labelOf("zero_stage"))}
+      {form.baseline && BASELINE.map((axis) => text(axis, labelOf(axis)))}
     </div>
   );
 }
@@ -126,8 +120,19 @@ function Fields({ form, onForm, presets, registry }: FormProps & { presets: Pres
 type TextKey = Exclude<keyof SpecForm, "baseline" | "catalogs">;
 type Options = readonly (readonly [string, string])[];
 
+/** Options that are called what they are. */
+export function plain(names: readonly string[]): Options {
+  return names.map((name) => [name, name]);
+}
+
+interface Written {
+  label: string;
+  value: string;
+  onValue: (value: string) => void;
+}
+
 /** empty: what an empty field means. */
-export function Text({ label, value, empty, hint, onValue }: { label: string; value: string; empty: string; hint?: string; onValue: (value: string) => void }) {
+export function Text({ label, value, empty = "", hint, onValue }: Written & { empty?: string; hint?: string }) {
   return (
     <Field label={label} {...(hint && { hint })}>
       <input value={value} placeholder={empty} autocomplete="off" spellcheck={false} onInput={(event) => onValue(event.currentTarget.value)} />
@@ -135,7 +140,7 @@ export function Text({ label, value, empty, hint, onValue }: { label: string; va
   );
 }
 
-export function Select({ label, value, options, onValue }: { label: string; value: string; options: Options; onValue: (value: string) => void }) {
+export function Select({ label, value, options, onValue }: Written & { options: Options }) {
   return (
     <Field label={label}>
       <select value={value} onChange={(event) => onValue(event.currentTarget.value)}>

@@ -5,7 +5,7 @@ import { useResource } from "../api/resource";
 import type { ImportedSpec, PresetsView } from "../api/types";
 import { Button, Field, Prose } from "../ui/basics";
 import { ErrorState } from "../ui/states";
-import { Select, Text } from "./create_form";
+import { plain, Select, Text } from "./create_form";
 import { answered, answerOf, withAnswer } from "./spec_text";
 
 export interface Script {
@@ -29,12 +29,11 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
   const { busy, problem, run } = useAct();
   const clusters = useResource<PresetsView>("presets").data?.clusters ?? [];
   const { text, name, files, cluster, read } = script;
-  const take = async (list: FileList | null | undefined) => {
-    const taken = await Promise.all([...(list ?? [])].map(async (file) => [file.name, await file.text()] as const));
-    const [first, ...others] = taken;
-    if (!first) return;
-    const own = text ? { files: { ...files, ...Object.fromEntries(taken) } } : { name: first[0], text: first[1], files: { ...files, ...Object.fromEntries(others) } };
-    onScript({ ...script, ...own });
+  // The first one is the script where there is none yet.
+  const take = async (list: FileList) => {
+    const taken = await Promise.all([...list].map(async (file) => [file.name, await file.text()] as const));
+    const first = text ? undefined : taken.shift();
+    onScript({ ...script, ...(first && { name: first[0], text: first[1] }), files: { ...files, ...Object.fromEntries(taken) } });
   };
   const ask = () =>
     run(async () => {
@@ -48,7 +47,7 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
       onDragOver={(event) => event.preventDefault()}
       onDrop={(event) => {
         event.preventDefault();
-        void take(event.dataTransfer?.files);
+        void take(event.dataTransfer!.files);
       }}
     >
       <Field label="Launch script, command line or configuration">
@@ -62,9 +61,9 @@ export function LaunchScript({ script, onScript, spec, onSpec }: ScriptProps) {
         />
       </Field>
       <Field label="Files" hint={Object.keys(files).join(", ") || "Drop or choose the script, then what it reads: ds_config.json, train.py. It is read, never run."}>
-        <input type="file" multiple onChange={(event) => void take(event.currentTarget.files)} />
+        <input type="file" multiple onChange={(event) => void take(event.currentTarget.files!)} />
       </Field>
-      <Select label="Cluster" value={cluster} options={[["", "not chosen"], ...clusters.map((one) => [one.name, one.name] as const)]} onValue={(cluster) => onScript({ ...script, cluster })} />
+      <Select label="Cluster" value={cluster} options={[["", "not chosen"], ...plain(clusters.map((one) => one.name))]} onValue={(cluster) => onScript({ ...script, cluster })} />
       <div class="row">
         <Button kind={spec ? "plain" : "primary"} busy={busy} disabled={!text.trim()} onClick={() => void ask()}>
           Read the script
@@ -87,7 +86,7 @@ function Questions({ read, spec, onSpec }: { read: ImportedSpec; spec: string; o
         const value = path ? answerOf(spec, path) : null;
         if (value === null) return <p key={text}><Prose text={text} /></p>;
         return (
-          <Text key={path + text} label={path} hint={text + (guessed ? " (guessed)" : "")} empty="" value={value} onValue={(typed) => onSpec(withAnswer(spec, path, typed))} />
+          <Text key={path + text} label={path} hint={text + (guessed ? " (guessed)" : "")} value={value} onValue={(typed) => onSpec(withAnswer(spec, path, typed))} />
         );
       })}
       {answered(spec) !== spec && (

@@ -1,5 +1,4 @@
 /** Whether a training fits: model, devices and method are asked, and nothing of a campaign is read. All of it is predicted. */
-import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { useAct } from "../api/act";
 import { post } from "../api/client";
@@ -7,12 +6,11 @@ import type { Fit, FitAnswer, Setting } from "../api/types";
 import { bytes, count, gain, number, probability, stepTime, tokensPerS } from "../format";
 import { Button, Card, Chip, Prose } from "../ui/basics";
 import { ErrorState } from "../ui/states";
-import { TableFrame } from "../ui/table";
 import { Title } from "../ui/title";
-import { Select, Text } from "./create_form";
+import { plain, Select, Text } from "./create_form";
 import { Facts } from "./quote";
+import { Table } from "./table_card";
 
-const METHODS = ["full", "lora", "qlora"];
 const PROGRAMS = ["fsdp", "deepspeed", "megatron", "torchtitan", "trl", "unsloth", "axolotl", "llama_factory", "ms_swift", "torchtune"];
 const PHASES = [
   ["load", "loading"],
@@ -35,11 +33,7 @@ export function FitPage() {
       const rows = words.rollout.trim() ? { rollout } : { rollout: [], seq: Number(words.seq) };
       setAnswer(await post<FitAnswer>("fit", { body: { ...words, seq: null, ...rows } }));
     });
-  const set = (name: keyof typeof words) => (value: string) => setWords({ ...words, [name]: value });
-  const text = (name: keyof typeof words, label: string, empty = "") => <Text label={label} empty={empty} value={words[name]} onValue={set(name)} />;
-  const select = (name: keyof typeof words, label: string, values: readonly string[]) => (
-    <Select label={label} value={words[name]} options={values.map((value) => [value, value])} onValue={set(name)} />
-  );
+  const of = (name: keyof typeof words) => ({ value: words[name], onValue: (value: string) => setWords({ ...words, [name]: value }) });
   return (
     <>
       <div class="page-head">
@@ -53,12 +47,12 @@ export function FitPage() {
             void ask();
           }}
         >
-          {text("model", "Model", "the largest that fits")}
-          {text("on", "Devices", "8xH100")}
-          {select("method", "Method", METHODS)}
-          {select("program", "Program", PROGRAMS)}
-          {text("seq", "Tokens of a row")}
-          {text("rollout", "Tokens generated", "1024+3072")}
+          <Text label="Model" empty="the largest that fits" {...of("model")} />
+          <Text label="Devices" empty="8xH100" {...of("on")} />
+          <Select label="Method" options={plain(["full", "lora", "qlora"])} {...of("method")} />
+          <Select label="Program" options={plain(PROGRAMS)} {...of("program")} />
+          <Text label="Tokens of a row" {...of("seq")} />
+          <Text label="Tokens generated" empty="1024+3072" {...of("rollout")} />
           <div class="wide">
             <Button type="submit" kind="primary" busy={busy} disabled={!words.on.trim() || !(Number(words.seq) >= 1)}>
               Does it fit?
@@ -92,11 +86,15 @@ function Answer({ fit }: { fit: Fit }) {
         <Facts
           rows={[
             ["peak memory", bytes(peak_bytes.value), `of a device; it fits with ${probability(p_fits)}`],
-            ...(speed ? [["step", stepTime(speed.step_s.value), tokensPerS(speed.tokens_per_s.value)] as const] : []),
-            ...(energy === null ? [] : [["energy", `${number(energy / 1000)} kWh`, "per 1e9 tokens"] as const]),
-            ...(batch ? [["largest micro-batch", count(batch.prediction.plan.micro_batch_size), `with ${batch.words}`] as const] : []),
-            ...(sequence ? [["longest sequence", `${count(sequence.seq_len)} tokens`, `with ${sequence.words}`] as const] : []),
-            ...(generated ? [["rows in flight", number(generated.in_flight), `of ${number(generated.wanted)}; idle: training ${probability(generated.training_idle)}, engines ${probability(generated.engines_idle)}`] as const] : []),
+            speed && ["step", stepTime(speed.step_s.value), tokensPerS(speed.tokens_per_s.value)],
+            energy !== null && ["energy", `${number(energy / 1000)} kWh`, "per 1e9 tokens"],
+            batch && ["largest micro-batch", count(batch.prediction.plan.micro_batch_size), `with ${batch.words}`],
+            sequence && ["longest sequence", `${count(sequence.seq_len)} tokens`, `with ${sequence.words}`],
+            generated && [
+              "rows in flight",
+              number(generated.in_flight),
+              `of ${number(generated.wanted)}; idle: training ${probability(generated.training_idle)}, engines ${probability(generated.engines_idle)}`,
+            ],
           ]}
         />
         <p class="muted small">
@@ -104,7 +102,7 @@ function Answer({ fit }: { fit: Fit }) {
         </p>
       </Card>
       {fit.changes.length > 0 && (
-        <Table title="What to change, each alone" heads={["Change", "Peak", "Freed", "Fits with", "Step", "Effect"]}>
+        <Table title="What to change, each alone" heads={["Change", "Peak", "Freed", "Fits with", "Step", "Effect"]} words={(head) => head === "Effect"}>
           {fit.changes.map((one) => [
             one.words,
             bytes(one.prediction.peak_bytes.value),
@@ -118,33 +116,6 @@ function Answer({ fit }: { fit: Fit }) {
       {fit.diagram.length > 0 && <Diagram fit={fit} />}
       <Memory setting={best} />
     </>
-  );
-}
-
-/** heads: the first is of the rows' names, and what is behind it is numbers, but for a head called Effect. */
-function Table({ title, heads, children }: { title: string; heads: readonly string[]; children: readonly (readonly ComponentChildren[])[] }) {
-  const looks = heads.map((head, at) => (at && head !== "Effect" ? "num" : undefined));
-  return (
-    <Card title={title}>
-      <TableFrame label={title} dense>
-        <thead>
-          <tr>
-            {heads.map((head, at) => (
-              <th key={head} class={looks[at]}>{head}</th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {children.map((row, at) => (
-            <tr key={at}>
-              {heads.map((head, at) => (
-                <td key={head} class={looks[at]}>{row[at]}</td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </TableFrame>
-    </Card>
   );
 }
 

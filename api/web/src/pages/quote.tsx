@@ -7,7 +7,11 @@ import { bytes, count, deviceTime, duration, interval, probability, share, span,
 export function Quote({ quote }: { quote: Quote }) {
   return (
     <div class="quote">
-      <Misfit quote={quote} />
+      {misfit(quote) && (
+        <p class="mistake" role="status" data-testid="misfit">
+          The baseline is not expected to fit: {bytes(quote.baseline?.peak_bytes.value)} of {bytes(quote.memory_bytes)} on a device. It would only fail.
+        </p>
+      )}
       <Legal quote={quote} />
       <Fit quote={quote} />
       <Best quote={quote} />
@@ -17,16 +21,6 @@ export function Quote({ quote }: { quote: Quote }) {
         Predicted for {count(quote.devices)} × {quote.device}, {quote.framework}; {quote.basis.words}.
       </p>
     </div>
-  );
-}
-
-function Misfit({ quote }: { quote: Quote }) {
-  const baseline = misfit(quote);
-  if (!baseline) return null;
-  return (
-    <p class="mistake" role="status" data-testid="misfit">
-      The baseline is not expected to fit: {bytes(baseline.peak_bytes.value)} of {bytes(quote.memory_bytes)} on a device. It would only fail.
-    </p>
   );
 }
 
@@ -65,6 +59,7 @@ const CLASSES = [
 
 function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
   if (fit === null) return null;
+  const some = CLASSES.filter(([name]) => fit[name] > 0);
   return (
     <section>
       <h3>Memory</h3>
@@ -72,12 +67,12 @@ function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
         About <strong>{count(fit.expected)}</strong> of {count(space.legal)} are expected to fit.
       </p>
       <div class="fit-bar" role="img" aria-label={CLASSES.map(([name, words]) => `${fit[name]} fit ${words}`).join(", ")}>
-        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, , look]) => (
+        {some.map(([name, , look]) => (
           <div key={name} style={{ ...look, flex: fit[name] }} />
         ))}
       </div>
       <ul class="list small">
-        {CLASSES.filter(([name]) => fit[name] > 0).map(([name, words, look]) => (
+        {some.map(([name, words, look]) => (
           <li key={name}>
             <span class="swatch" style={look} aria-hidden="true" /> {count(fit[name])} {words}
           </li>
@@ -92,11 +87,13 @@ function Fit({ quote: { fit, space, memory_needs } }: { quote: Quote }) {
   );
 }
 
-/** Of each row what it is, its value, and in which limits it lies. */
-export function Facts({ rows }: { rows: readonly (readonly [string, string, string?])[] }) {
+type Fact = readonly [name: string, value: string, limits?: string | undefined];
+
+/** Those that are there. */
+export function Facts({ rows }: { rows: readonly (Fact | false | null)[] }) {
   return (
     <dl class="quote-facts">
-      {rows.map(([name, value, limits]) => (
+      {rows.flatMap((row) => (row ? [row] : [])).map(([name, value, limits]) => (
         <>
           <dt>{name}</dt>
           <dd data-testid={name.replace(" ", "-")}>
@@ -111,8 +108,8 @@ export function Facts({ rows }: { rows: readonly (readonly [string, string, stri
 function Best({ quote: { best } }: { quote: Quote }) {
   const first = best[0];
   if (!first) return null;
-  const row = (name: string, { value, low, high }: Prediction["peak_bytes"], format: (value: number | null | undefined) => string) =>
-    [name, format(value), `(${interval(low, high, format)})`] as const;
+  const row = (name: string, { value, low, high }: Prediction["peak_bytes"], format: typeof bytes): Fact =>
+    [name, format(value), `(${interval(low, high, format)})`];
   const speed = first.speed;
   return (
     <section>
@@ -122,7 +119,9 @@ function Best({ quote: { best } }: { quote: Quote }) {
       </p>
       <Facts
         rows={[
-          ...(speed ? [row("speed", speed.tokens_per_s, tokensPerS), row("step", speed.step_s, stepTime), ["MFU", share(speed.mfu)] as const] : []),
+          speed && row("speed", speed.tokens_per_s, tokensPerS),
+          speed && row("step", speed.step_s, stepTime),
+          speed && ["MFU", share(speed.mfu)],
           ["fits", probability(first.p_fits)],
           row("peak memory", first.peak_bytes, bytes),
         ]}
@@ -133,8 +132,9 @@ function Best({ quote: { best } }: { quote: Quote }) {
 }
 
 /** The median, and between which ends 8 of 10 campaigns lie; without predictions the ends alone. */
-function ends({ low, p50, high }: Range, format: (value: number) => string): string {
-  return p50 === null ? span(low, high, (value) => format(value ?? 0)) : `${format(p50)} (${span(low, high, (value) => format(value ?? 0))})`;
+function ends({ low, p50, high }: Range, format: typeof deviceTime): string {
+  const all = span(low, high, format);
+  return p50 === null ? all : `${format(p50)} (${all})`;
 }
 
 function Cost({ quote: { cost, limits } }: { quote: Quote }) {

@@ -20,7 +20,7 @@ export function specDifferences(specs: readonly object[]): Difference[] {
 }
 
 function leaves(value: unknown, path: string): [string, string][] {
-  if (value === null || value === undefined) return [];
+  if (value == null) return [];
   if (typeof value !== "object") return [[path, String(value)]];
   if (Array.isArray(value) && value.every((one) => typeof one !== "object")) return [[path, value.join(", ")]];
   return Object.entries(value).flatMap(([key, inner]) => leaves(inner, `${path}${path && "."}${Array.isArray(value) ? (inner?.name ?? key) : key}`));

@@ -2,7 +2,7 @@
 import { useRef } from "preact/hooks";
 import type { Mistake } from "../api/problem";
 import { Button, Prose } from "../ui/basics";
-import { placed } from "./spec_text";
+import { lineOf } from "./spec_text";
 
 const FEWEST_ROWS = 10;
 const MOST_ROWS = 30;
@@ -10,15 +10,10 @@ const MOST_ROWS = 30;
 export function SpecEditor({ text, mistakes, onText }: { text: string; mistakes: readonly Mistake[]; onText: (text: string) => void }) {
   const area = useRef<HTMLTextAreaElement>(null);
   const gutter = useRef<HTMLDivElement>(null);
-  const found = placed(text, mistakes);
-  const wrong = new Set(found.map((mistake) => mistake.line));
+  const found = mistakes.map((mistake) => ({ ...mistake, line: lineOf(text, mistake) }));
   const lines = text.split("\n");
-  const rows = Math.max(FEWEST_ROWS, Math.min(MOST_ROWS, lines.length));
-  const follow = () => {
-    if (area.current && gutter.current) gutter.current.scrollTop = area.current.scrollTop;
-  };
   const show = (line: number) => {
-    const start = lines.slice(0, line).join("\n").length + (line > 0 ? 1 : 0);
+    const start = lines.slice(0, line).reduce((sum, before) => sum + before.length + 1, 0);
     area.current?.focus();
     area.current?.setSelectionRange(start, start + (lines[line]?.length ?? 0));
   };
@@ -27,7 +22,7 @@ export function SpecEditor({ text, mistakes, onText }: { text: string; mistakes:
       <div class="editor" data-testid="editor">
         <div class="gutter" ref={gutter} aria-hidden="true">
           {lines.map((_, at) => (
-            <div key={at} class={wrong.has(at) ? "wrong" : undefined}>
+            <div key={at} class={found.some(({ line }) => line === at) ? "wrong" : undefined}>
               {at + 1}
             </div>
           ))}
@@ -38,13 +33,13 @@ export function SpecEditor({ text, mistakes, onText }: { text: string; mistakes:
           aria-invalid={found.length > 0}
           aria-describedby="mistakes"
           wrap="off"
-          rows={rows}
+          rows={Math.max(FEWEST_ROWS, Math.min(MOST_ROWS, lines.length))}
           spellcheck={false}
           autocapitalize="off"
           placeholder="Paste a spec: YAML, or JSON"
           value={text}
           onInput={(event) => onText(event.currentTarget.value)}
-          onScroll={follow}
+          onScroll={(event) => void (gutter.current!.scrollTop = event.currentTarget.scrollTop)}
         />
       </div>
       <ul class="mistakes" id="mistakes" data-testid="mistakes">

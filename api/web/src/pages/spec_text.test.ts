@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { answered, answerOf, isLaunch, lineOfPointer, placed, specOf, typeOf, withAnswer } from "./spec_text";
+import { answered, answerOf, isLaunch, lineOf, lineOfPointer, specOf, typeOf, withAnswer } from "./spec_text";
 import type { SpecForm } from "./create_form";
 
 const FORM: SpecForm = {
@@ -24,8 +24,8 @@ const FORM: SpecForm = {
   baseline: true,
   tp: "8",
   pp: "1",
-  microBatch: "1",
-  zero: "",
+  micro_batch_size: "1",
+  zero_stage: "",
 };
 
 test("the form writes a spec, and leaves out what is empty", () => {
@@ -135,5 +135,5 @@ test("JSON has lines too", () => {
 
 test("a text that cannot be read at all names its line", () => {
   const mistakes = [{ pointer: "", detail: "is no YAML: expected ',' in line 3, column 5" }, { pointer: "/name", detail: "bad line 9" }];
-  expect(placed(YAML, mistakes).map((mistake) => mistake.line)).toEqual([2, 1]);
+  expect(mistakes.map((mistake) => lineOf(YAML, mistake))).toEqual([2, 1]);
 });

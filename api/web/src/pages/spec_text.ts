@@ -1,28 +1,27 @@
 /** Specs as text: what the form writes, and where in a text a mistake is. */
 import type { Mistake } from "../api/problem";
-import type { SpecForm } from "./create_form";
+import { BASELINE, type SpecForm } from "./create_form";
 
 /** The form as a spec in YAML, as the examples are written. */
 export function specOf(form: SpecForm): string {
   const { workload: kind, command, directory, script, dtype } = form;
   const own: Record<string, Record<string, string>> = { torch: { dtype }, command: { command }, simulated: {}, deepspeed: { directory, script } };
   const told = own[kind] ?? { directory };
-  const budget = flow({ trials: form.trials, device_hours: form.deviceHours, wall_time_s: seconds(form.wallHours) });
-  const setting = { tp: form.tp, pp: form.pp, micro_batch_size: form.microBatch, zero_stage: form.zero };
-  return block({
+  const entries = {
     name: scalar(form.name),
     model: scalar(form.model),
     cluster: form.nodes ? flow({ preset: form.cluster, nodes: form.nodes }) : scalar(form.cluster),
     global_batch_size: scalar(form.globalBatch),
     workload: Object.values(told).some(Boolean) ? flow({ kind, ...told }) : scalar(kind),
     catalogs: form.catalogs.length ? `[${form.catalogs.map(scalar).join(", ")}]` : "",
-    baseline: form.baseline ? flow(setting) : "",
+    baseline: form.baseline ? flow(Object.fromEntries(BASELINE.map((axis) => [axis, form[axis]]))) : "",
     objective: scalar(form.objective),
     search: scalar(form.search),
     runner: scalar(form.runner),
-    budget,
+    budget: flow({ trials: form.trials, device_hours: form.deviceHours, wall_time_s: seconds(form.wallHours) }),
     parallel: scalar(form.parallel),
-  });
+  };
+  return filled(entries).map(([key, value]) => `${key}: ${value}\n`).join("");
 }
 
 /** Whether a text starts a training, and is no spec. */
@@ -35,28 +34,24 @@ export function answered(spec: string): string {
   return spec.replace(/^open_questions:\n(-.*\n( .*\n)*)*/m, "");
 }
 
+function lineOfPath(spec: string, path: string): number {
+  return lineOfPointer(spec, `/${path.replaceAll(".", "/")}`) ?? -1;
+}
+
 /** What stands at a path that has a line of its own; null where it has none. */
 export function answerOf(spec: string, path: string): string | null {
-  const at = lineOfPointer(spec, `/${path.replaceAll(".", "/")}`) ?? -1;
-  const [key, value] = /^\s*([^:]*): ?(.*)$/.exec(spec.split("\n")[at] ?? "")?.slice(1) ?? [];
-  return key === path.split(".").pop() ? (value ?? "") : null;
+  const [key, value = ""] = /^\s*([^:]*): ?(.*)$/.exec(spec.split("\n")[lineOfPath(spec, path)] ?? "")?.slice(1) ?? [];
+  return key === path.split(".").pop() ? value : null;
 }
 
 export function withAnswer(spec: string, path: string, value: string): string {
-  const lines = spec.split("\n");
-  const at = lineOfPointer(spec, `/${path.replaceAll(".", "/")}`) ?? -1;
+  const [lines, at] = [spec.split("\n"), lineOfPath(spec, path)];
   return lines.map((line, index) => (index === at ? `${line.slice(0, line.indexOf(":") + 1)} ${value}` : line)).join("\n");
 }
 
 function seconds(hours: string): string {
   const value = Number(hours);
   return hours && Number.isFinite(value) ? String(Math.round(value * 3600)) : hours;
-}
-
-function block(entries: Record<string, string>): string {
-  return filled(entries)
-    .map(([key, value]) => `${key}: ${value}\n`)
-    .join("");
 }
 
 function flow(entries: Record<string, string>): string {
@@ -86,16 +81,8 @@ export function typeOf(text: string): "application/json" | "application/yaml" {
   }
 }
 
-/** A mistake with the line that it is about, from 0; null where the text does not show one. */
-export interface PlacedMistake extends Mistake {
-  line: number | null;
-}
-
-export function placed(text: string, mistakes: readonly Mistake[]): PlacedMistake[] {
-  return mistakes.map((mistake) => ({ ...mistake, line: lineOf(text, mistake) }));
-}
-
-function lineOf(text: string, { pointer, detail }: Mistake): number | null {
+/** The line that a mistake is about, from 0; null where the text does not show one. */
+export function lineOf(text: string, { pointer, detail }: Mistake): number | null {
   const said = /\bline (\d+)/.exec(pointer === "" ? detail : "");
   if (said) return Math.min(Number(said[1]), text.split("\n").length) - 1;
   return lineOfPointer(text, pointer);

@@ -1,7 +1,7 @@
 /** The live quote of a spec that is being written: asked when the typing rests, and the last question wins. */
 import { useEffect, useState } from "preact/hooks";
 import { post } from "../api/client";
-import { Problem, unreachable } from "../api/problem";
+import { asProblem, type Problem } from "../api/problem";
 import type { Quote } from "../api/types";
 import { typeOf } from "./spec_text";
 
@@ -17,16 +17,16 @@ export interface Quoted {
 
 const NOTHING: Quoted = { text: "", quote: null, problem: null, asking: false };
 
-/** The baseline's prediction where it is not expected to fit. */
-export function misfit(quote: Quote | null): Quote["baseline"] {
-  return quote?.baseline && quote.baseline.p_fits < 0.5 ? quote.baseline : null;
+/** Whether the baseline is not expected to fit. */
+export function misfit(quote: Quote | null): boolean {
+  return (quote?.baseline?.p_fits ?? 1) < 0.5;
 }
 
 export function useQuote(text: string): Quoted {
   const [quoted, setQuoted] = useState<Quoted>(NOTHING);
   const [tries, setTries] = useState(0);
   useEffect(() => {
-    if (!text.trim()) return setQuoted(NOTHING);
+    if (!text.trim()) return setQuoted({ ...NOTHING, text });
     const aborter = new AbortController();
     setQuoted((last) => ({ ...last, asking: true }));
     const ask = async () => {
@@ -36,7 +36,7 @@ export function useQuote(text: string): Quoted {
         setQuoted({ text, quote, problem: null, asking: false });
       } catch (error) {
         if (aborter.signal.aborted) return;
-        const problem = error instanceof Problem ? error : unreachable(error);
+        const problem = asProblem(error);
         setQuoted({ text, quote: null, problem, asking: false });
         if (problem.passing) again = window.setTimeout(() => setTries(tries + 1), (problem.retryAfterS ?? 5) * 1000);
       }

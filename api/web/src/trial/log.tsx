@@ -1,7 +1,7 @@
 /** The end of a log of one attempt, read again and again while the job runs. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import { text } from "../api/client";
-import { Problem, unreachable } from "../api/problem";
+import { asProblem, type Problem } from "../api/problem";
 import { useResource } from "../api/resource";
 import type { LogsView, TrialView } from "../api/types";
 import { bytes } from "../format";
@@ -72,7 +72,7 @@ function useTail(path: string | null, live: boolean): typeof NOTHING {
         setRead({ text: cut === null ? part.text : part.text.slice(part.text.indexOf("\n") + 1), cut, problem: null });
       } catch (error) {
         if (aborter.signal.aborted) return;
-        setRead((before) => ({ ...before, problem: error instanceof Problem ? error : unreachable(error) }));
+        setRead((before) => ({ ...before, problem: asProblem(error) }));
       }
       if (live) timer = window.setTimeout(() => void again(), POLL_MS);
     };

@@ -38,7 +38,7 @@ _BRACED = re.compile(
 # A variable of more characters is not changed by a pattern.
 _MAX_CHANGED = 1_000
 # `{1..8}` and `{a,b}`.
-_BRACES = re.compile(r"([^{}$]*)\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}\s,]*(?:,[^{}\s,]*)+))\}([^{}]*)")
+_BRACES = re.compile(r"([^{}$\x01]*)\{(?:(\d{1,9})\.\.(\d{1,9})|([^{}\s,]*(?:,[^{}\s,]*)+))\}([^{}]*)")
 # Far beyond any launch script; the worst of them take half a second.
 MAX_SCRIPT = 50_000
 MAX_EXPANDED = 500_000

@@ -56,7 +56,7 @@ def _output(words: list[str], given: str | None, folder: str | None) -> str:
     operands = [word for word in words[1:] if word not in options]
     if tool == "echo" and words[1:2] not in (["-e"], ["-ne"], ["-en"]):
         return " ".join(words[2:] if words[1:2] == ["-n"] else words[1:]) + "\n"
-    if tool == "printf" and (shape := re.fullmatch(r"([^%\\]*)(%s|%d|%0?\d+d)?([^%\\]*)(\\n)?", words[1])):
+    if tool == "printf" and (shape := re.fullmatch(r"([^%\\]*)(%s|%d|%0?\d{1,3}d)?([^%\\]*)(\\n)?", words[1])):
         value = "" if not shape[2] else f"{int(words[2]):{shape[2][1:]}}" if shape[2] != "%s" else words[2]
         return f"{shape[1]}{value}{shape[3]}\n"
     if tool in ("basename", "dirname") and not options:

@@ -1,7 +1,7 @@
 /** One campaign as it is now: read once, then kept up by its events. After a gap in the events it is read again. */
 import { useLayoutEffect, useState } from "preact/hooks";
 import { get, withQuery } from "../../api/client";
-import { Problem, unreachable } from "../../api/problem";
+import { asProblem, type Problem } from "../../api/problem";
 import { openStream, type Stream } from "../../api/stream";
 import type { Analysis, CampaignView, EventView, TrialBrief, TrialBriefPage } from "../../api/types";
 import { Store } from "../../store";
@@ -137,8 +137,7 @@ export class Feed {
       await task();
     } catch (error) {
       if (this.aborter.signal.aborted) return;
-      const problem = error instanceof Problem ? error : unreachable(error);
-      this.snapshot.update((before) => ({ ...before, problem }));
+      this.snapshot.set({ ...this.snapshot.get(), problem: asProblem(error) });
     }
   }
 }
