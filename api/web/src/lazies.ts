@@ -1,4 +1,4 @@
-/** What the two `rest.ts` hold, each as a component whose code comes when it is first shown. */
+/** What the two `rest.ts` hold, and the page of a trial, each as a component whose code comes when it is first shown. */
 import { lazy } from "./ui/lazy";
 
 const ofCampaign = () => import("./campaign/rest");
@@ -11,4 +11,4 @@ const pages = () => import("./rest");
 export const Compare = lazy(async () => (await pages()).Compare);
 export const Create = lazy(async () => (await pages()).Create);
 export const FitPage = lazy(async () => (await pages()).FitPage);
-export const TrialPage = lazy(async () => (await pages()).TrialPage);
+export const TrialPage = lazy(async () => (await import("./trial/page")).TrialPage);
