@@ -4,7 +4,7 @@ import { cellsOf } from "./cells";
 import { frontOf, measured } from "./front";
 import { type Goal, merit } from "./goal";
 import { type Against, bestSoFar } from "./progress";
-import { inOrder } from "./rows";
+import { inOrder, surprise } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
 import { AXES, type Dimension } from "./values";
@@ -46,6 +46,13 @@ test("failed trials come last upwards and downwards", () => {
   const numbers = (descending: boolean) => inOrder(trials, { column: "objective", descending }).map((one) => one.number);
   expect(numbers(true)).toEqual([2, 4, 1, 0, 3]);
   expect(numbers(false)).toEqual([1, 4, 2, 0, 3]);
+});
+
+test("sorted by how far off the expected step was, the slowest of the expected come first", () => {
+  const expecting = (step_time_s: number | null) => ({ expectation: step_time_s && { step_time_s } }) as Partial<TrialBrief>;
+  const trials = [2, 0.5, null, 1].map((expected, number) => trial(number, {}, expecting(expected)));
+  expect(inOrder(trials, { column: "expected", descending: true }).map(({ number }) => number)).toEqual([1, 3, 0, 2]);
+  expect(trials.map(surprise)).toEqual([-0.5, 1, null, 0]);
 });
 
 test("a cell counts what was tried and what ran out of memory, and has the best of the rest", () => {

@@ -8,17 +8,17 @@ export interface Order {
 }
 
 /** What a column sorts by; null sorts last. */
-export function sortValue(trial: TrialBrief, column: string): Value | null {
-  switch (column) {
-    case "nodes":
-      return trial.nodes.join(" ") || null;
-    case "gain":
-      return trial.gain_over_baseline;
-    default: {
-      const value = valueOf(trial, column);
-      return value === INACTIVE ? null : value;
-    }
-  }
+function sortValue(trial: TrialBrief, column: string): Value | null {
+  if (column === "expected") return surprise(trial);
+  if (column === "nodes") return trial.nodes.join(" ") || null;
+  if (column === "gain") return trial.gain_over_baseline;
+  const value = valueOf(trial, column);
+  return value === INACTIVE ? null : value;
+}
+
+/** Measured over expected step minus 1: above 0 it was slower. */
+export function surprise({ step_time_s, expectation }: TrialBrief): number | null {
+  return step_time_s === null || expectation === null ? null : step_time_s / expectation.step_time_s - 1;
 }
 
 export function inOrder(trials: readonly TrialBrief[], { column, descending }: Order): TrialBrief[] {

@@ -94,7 +94,7 @@ export function valueOf(trial: TrialBrief, name: string): Value | null {
 }
 
 /** The verdict of a trial that has ended, else its state. */
-export function outcomeOf(trial: TrialBrief): string {
+export function outcomeOf(trial: Pick<TrialBrief, "state" | "verdict">): string {
   return trial.verdict ?? trial.state;
 }
 

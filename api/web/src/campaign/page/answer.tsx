@@ -121,14 +121,6 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
 /** A setting as its difference from another, with what each name means as its title. */
 function Changes({ campaign, changes }: { campaign: CampaignView; changes: readonly Change[] }) {
   const dimensions = dimensionsOf(campaign);
-  return (
-    <>
-      {changes.map((change, at) => (
-        <span key={change.knob} title={dimensions.find(({ name, label }) => [name, label].includes(change.knob))?.title}>
-          {changeWords(change)}
-          {at < changes.length - 1 && ", "}
-        </span>
-      ))}
-    </>
-  );
+  const titleOf = (knob: string) => dimensions.find(({ name, label }) => [name, label].includes(knob))?.title;
+  return <>{changes.map((change, at) => [at > 0 && " ", <span class="change" title={titleOf(change.knob)}>{changeWords(change)}{at < changes.length - 1 && ","}</span>])}</>;
 }

@@ -8,6 +8,7 @@ import { CAUSE_WORDS, trialWord } from "../../words";
 import { figuresOf } from "../data/figures";
 import { type Goal, worded } from "../data/goal";
 import { quantityWords } from "../data/quantities";
+import { surprise } from "../data/rows";
 import type { Setting } from "../data/settings";
 import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
 
@@ -53,7 +54,7 @@ export function columnsOf(context: Context): Column[] {
     column("objective", goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit), { descendingFirst: !goal.smallerIsBetter }),
     column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
-    measured("predicted_step_time", "expected", { title: "Expected step" }),
+    column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
     ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => measured(name, worded(goal, label), { hidden: true })),
@@ -78,6 +79,16 @@ function Run({ campaign, trial: { number } }: { campaign: string; trial: Pick<Se
 function Differing({ trial, baseline, varied }: { trial: Setting; baseline: Plan | undefined; varied: readonly Dimension[] }) {
   const differ = varied.filter(({ name }) => !baseline || valueOf(trial, name) !== valueOf({ ...trial, plan: baseline }, name));
   return <span class="differs">{differ.map(({ name, label }) => `${label} ${valueOf(trial, name)}`).join(", ") || "as the baseline"}</span>;
+}
+
+function Expected({ trial }: { trial: Setting }) {
+  const off = surprise(trial);
+  return (
+    <>
+      {stepTime(trial.expectation?.step_time_s)}
+      {off !== null && <span class="muted"> {gain(off)}</span>}
+    </>
+  );
 }
 
 /** How the first run ended, what the setting is called, and how its second runs went, each a link. */

@@ -1,5 +1,5 @@
 /** The page of one campaign: the answer, the reason, and everything that was tried. */
-import type { ComponentProps } from "preact";
+import type { ComponentProps, VNode } from "preact";
 import { useMemo } from "preact/hooks";
 import type { CampaignView, Plan } from "../../api/types";
 import { setFilters, useFilter, useFilters } from "../../filters";
@@ -82,7 +82,7 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
   const [asked] = useFilter("tab");
   const tab = tabs.find(([name]) => name === asked)?.[0] ?? "trials";
   const runs = useMemo(() => (tab === "charts" ? trials.filter((trial) => passes(trial, filters)) : []), [tab, trials, filters]);
-  const bar = <FilterBar trials={rows} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />;
+  const bar = (menu?: VNode) => <FilterBar trials={rows} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal}>{menu}</FilterBar>;
   return (
     <>
       {goesOn(campaign) && <RunStrip campaign={campaign} trials={trials} />}
@@ -91,7 +91,7 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
       <Tabs label="Of the campaign" tabs={tabs} value={tab} onChange={(next) => setFilters({ tab: next === "trials" ? null : next })}>
         {tab === "charts" ? (
           <>
-            {bar}
+            {bar()}
             <ChartsTab campaign={campaign} goal={goal} dimensions={dimensions} varied={varied} differing={differing} trials={trials} shown={runs} filters={filters} analysis={analysis} />
           </>
         ) : tab === "failures" ? (
@@ -102,8 +102,7 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
           <LoadingState lines={8} height={36} />
         ) : (
           <>
-            {bar}
-            <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={rows.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
+            <TrialsTable bar={bar} campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={rows.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
             <Beside campaign={campaign} goal={goal} rows={rows} dimensions={dimensions} />
           </>
         )}

@@ -20,6 +20,7 @@ import type { Setting } from "../data/settings";
 const ON_PHONES = ["number", "verdict", "setting", "objective", "gain", "memory"];
 
 interface TrialsTableProps {
+  bar: (menu: VNode) => VNode;
   campaign: string;
   columns: readonly Column[];
   shown: readonly Setting[];
@@ -30,7 +31,7 @@ interface TrialsTableProps {
   bestFirst: string;
 }
 
-export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst }: TrialsTableProps) {
+export function TrialsTable({ bar, campaign, columns, shown, filters, all, bestFirst }: TrialsTableProps) {
   const [asked] = useFilter("sort");
   const [choice, remember] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.columns", {});
   const sort = parseSort(asked || bestFirst);
@@ -54,38 +55,41 @@ export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst 
     </Menu>
   );
   return (
-    <Card testid="trials" aside={menu}>
-      {order.length === 0 ? (
-        <EmptyState title={all === 0 ? "No trial was planned yet" : "No setting passes the filters"}>
-          {all > 0 && <Button onClick={clearConditions}>Clear all filters</Button>}
-        </EmptyState>
-      ) : (
-        <TableFrame label="Trials" testid="trials-table">
-          <thead>
-            <tr>
-              <th scope="col"><span class="visually-hidden">Side by side</span></th>
-              {visible.map((column) => (
-                <Head
-                  key={column.name}
-                  by={column.name}
-                  sort={sort}
-                  onSort={(next) => setFilters({ sort: sortText(next) })}
-                  numeric={column.numeric}
-                  descendingFirst={column.descendingFirst}
-                  title={column.title ?? ""}
-                >
-                  {column.head}
-                </Head>
-              ))}
-            </tr>
-          </thead>
-          <tbody class="openable" onClick={(event) => open(event, campaign)} onKeyDown={step}>
-            {drawn}
-          </tbody>
-        </TableFrame>
-      )}
-      <div ref={end} />
-    </Card>
+    <>
+      {bar(menu)}
+      <Card testid="trials">
+        {order.length === 0 ? (
+          <EmptyState title={all === 0 ? "No trial was planned yet" : "No setting passes the filters"}>
+            {all > 0 && <Button onClick={clearConditions}>Clear all filters</Button>}
+          </EmptyState>
+        ) : (
+          <TableFrame label="Trials" testid="trials-table">
+            <thead>
+              <tr>
+                <th scope="col"><span class="visually-hidden">Side by side</span></th>
+                {visible.map((column) => (
+                  <Head
+                    key={column.name}
+                    by={column.name}
+                    sort={sort}
+                    onSort={(next) => setFilters({ sort: sortText(next) })}
+                    numeric={column.numeric}
+                    descendingFirst={column.descendingFirst}
+                    title={column.title ?? ""}
+                  >
+                    {column.head}
+                  </Head>
+                ))}
+              </tr>
+            </thead>
+            <tbody class="openable" onClick={(event) => open(event, campaign)} onKeyDown={step}>
+              {drawn}
+            </tbody>
+          </TableFrame>
+        )}
+        <div ref={end} />
+      </Card>
+    </>
   );
 }
 
