@@ -135,7 +135,7 @@ def test_the_reason_has_both_steps_and_the_surest_effects_without_a_jump(page, s
     sure = [one for one in analysis["effects"] if one["evidence"] != "predicted"]
     first = max(sure, key=lambda one: (one["gain"]["low"], one["pairs"]))
     words = f"{WORDS.get(first['knob'], first['knob'])} {first['before']} → {first['after']}"
-    effects = page.get_by_test_id("effects").locator("dt")
+    effects = page.get_by_test_id("effects").first.locator("dt")
     expect(effects.first).to_contain_text(words)
     assert effects.count() <= 4
     page.unroute_all(behavior="ignoreErrors")

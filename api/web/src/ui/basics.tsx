@@ -111,11 +111,10 @@ export function Tags({ tags }: { tags: readonly string[] }) {
 
 /** done of total as a thin bar; total null: no limit, so no bar, only its room. */
 export function Progress({ done, total, label }: { done: number; total: number | null; label: string }) {
-  if (total === null || total <= 0) return <div class="progress empty" />;
-  const part = Math.min(1, done / total);
+  if (!total) return <div class="progress empty" />;
   return (
     <div class="progress" role="progressbar" aria-label={label} aria-valuemin={0} aria-valuemax={total} aria-valuenow={Math.min(done, total)}>
-      <div style={{ width: `${part * 100}%` }} />
+      <div style={{ width: `${Math.min(1, done / total) * 100}%` }} />
     </div>
   );
 }
@@ -138,9 +137,9 @@ export function Prose({ text }: { text: string }) {
 }
 
 /** One choice out of a few, all visible: a switch between views. */
-export function Switch<T extends string>({ label, options, value, onChange, testid }: { label: string; options: readonly (readonly [T, string])[]; value: T; onChange: (value: T) => void; testid?: string }) {
+export function Switch<T extends string>({ label, options, value, onChange }: { label: string; options: readonly (readonly [T, string])[]; value: T; onChange: (value: T) => void }) {
   return (
-    <div class="switch" role="group" aria-label={label} data-testid={testid}>
+    <div class="switch" role="group" aria-label={label}>
       {options.map(([name, words]) => (
         <button type="button" key={name} aria-pressed={name === value} onClick={() => onChange(name)}>
           {words}

@@ -8,14 +8,12 @@ import { ErrorState } from "./states";
 interface DialogProps {
   title: string;
   onClose: () => void;
-  /** At the right of the title, before the close button. */
-  aside?: ComponentChildren;
   wide?: boolean;
   testid?: string;
   children: ComponentChildren;
 }
 
-export function Dialog({ title, onClose, aside, wide = false, testid, children }: DialogProps) {
+export function Dialog({ title, onClose, wide = false, testid, children }: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const opener = document.activeElement;
@@ -36,12 +34,7 @@ export function Dialog({ title, onClose, aside, wide = false, testid, children }
       <div class="dialog-inside">
         <header class="card-head">
           <h2>{title}</h2>
-          <div class="card-aside">
-            {aside}
-            <Button kind="quiet" onClick={onClose} aria-label="Close">
-              ×
-            </Button>
-          </div>
+          <Button kind="quiet" class="push" onClick={onClose} aria-label="Close">×</Button>
         </header>
         {children}
       </div>

@@ -5,9 +5,9 @@ import type { Problem } from "../api/problem";
 import { Button, Prose } from "./basics";
 
 /** Grey lines of about the height of what will come, so that nothing jumps. */
-export function LoadingState({ lines = 3, height = 20, label = "Loading" }: { lines?: number; height?: number; label?: string }) {
+export function LoadingState({ lines = 8, height = 36 }: { lines?: number; height?: number }) {
   return (
-    <div class="loading" role="status" aria-label={label}>
+    <div class="loading" role="status" aria-label="Loading">
       {Array.from({ length: lines }, (_, line) => (
         <div key={line} style={{ height: `${height}px`, width: line === lines - 1 && lines > 1 ? "60%" : "100%" }} />
       ))}
@@ -19,9 +19,7 @@ export function LoadingState({ lines = 3, height = 20, label = "Loading" }: { li
 export function EmptyState({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty-state" data-testid="empty">
-      <p>
-        <strong>{title}</strong>
-      </p>
+      <p><strong>{title}</strong></p>
       {children}
     </div>
   );
@@ -35,11 +33,7 @@ export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: (
         <strong>{problem.title}</strong>
         {problem.status > 0 && <span class="muted"> ({problem.status})</span>}
       </p>
-      {problem.detail && problem.detail !== problem.title && (
-        <p>
-          <Prose text={problem.detail} />
-        </p>
-      )}
+      {problem.detail && problem.detail !== problem.title && <p><Prose text={problem.detail} /></p>}
       {problem.mistakes.length > 1 && (
         <ul>
           {problem.mistakes.map((mistake) => (
@@ -54,20 +48,12 @@ export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: (
   );
 }
 
-const STREAM_WORDS: Record<StreamState, string> = {
-  connecting: "connecting",
-  live: "live",
-  reconnecting: "reconnecting",
-  paused: "paused",
-  stopped: "not live",
-};
-
 /** The word of the stream's state with its dot; always the same width, so that the header stands still. */
 export function LiveMark({ state }: { state: StreamState }) {
   const tone = state === "live" ? "ok" : state === "reconnecting" ? "failed" : "pruned";
   return (
     <span class="live-mark small" role="status" data-testid="live" data-state={state}>
-      <span class={`dot tone-${tone}`} aria-hidden="true" /> {STREAM_WORDS[state]}
+      <span class={`dot tone-${tone}`} aria-hidden="true" /> {state === "stopped" ? "not live" : state}
     </span>
   );
 }

@@ -29,7 +29,7 @@ export function isEmpty(filters: Filters): boolean {
   return filters.text === "" && Object.keys(filters.on).length === 0;
 }
 
-export function meets(trial: TrialBrief, name: string, condition: Condition): boolean {
+function meets(trial: TrialBrief, name: string, condition: Condition): boolean {
   const value = valueOf(trial, name);
   if (value === null) return false;
   if (condition.kind === "words") return condition.words.includes(String(value));
@@ -45,12 +45,9 @@ export function passes(trial: TrialBrief, filters: Filters, except?: string): bo
 }
 
 function hasText(trial: TrialBrief, text: string): boolean {
-  const words = `#${trial.number} ${trial.plan_key} ${outcomeOf(trial)} ${trial.failure ?? ""} ${trial.reason} ${trial.origin} ${trial.nodes.join(" ")}`;
-  const all = words.toLowerCase();
-  return text
-    .toLowerCase()
-    .split(/\s+/)
-    .every((word) => all.includes(word));
+  const words = [`#${trial.number}`, trial.plan_key, outcomeOf(trial), trial.failure, trial.reason, trial.origin, ...trial.nodes];
+  const all = words.join(" ").toLowerCase();
+  return text.toLowerCase().split(/\s+/).every((word) => all.includes(word));
 }
 
 /** A condition with a word added, or taken out where it is there; null where none is left. */
@@ -78,10 +75,6 @@ function readRange(words: readonly string[]): Condition | null {
 /** The values of one name in the query of an address. */
 export function written(name: string, condition: Condition): string[] {
   // An address that can be read aloud; brushes of what was measured are given in pixels, which are coarser.
-  const number = isContinuous(name) ? short : String;
+  const number = (value: number) => String(isContinuous(name) ? Number(value.toPrecision(6)) : value);
   return condition.kind === "range" ? [`${number(condition.low)}..${number(condition.high)}`] : [...condition.words];
-}
-
-function short(value: number): string {
-  return String(Number(value.toPrecision(6)));
 }

@@ -15,24 +15,18 @@ const LABELS: Readonly<Record<string, string>> = {
   step_time: "step time",
   tflops_per_device: "TFLOP/s per device",
   mfu: "MFU",
-  cost: "cost",
 };
 
 /** The service says the unit with the first value; before, there is nothing to show in it. */
 export function goalOf({ spec, summary }: CampaignView): Goal {
-  const said = (summary.fastest_once ?? summary.baseline)?.objective;
+  const { unit = "", smaller_is_better: smallerIsBetter = false } = (summary.fastest_once ?? summary.baseline)?.objective ?? {};
   const samples = (spec.model as unknown) === "unknown";
-  return {
-    label: worded({ samples }, LABELS[spec.objective] ?? spec.objective),
-    samples,
-    unit: said?.unit ?? "",
-    smallerIsBetter: said?.smaller_is_better ?? false,
-  };
+  return { label: worded({ samples }, LABELS[spec.objective] ?? spec.objective), samples, unit, smallerIsBetter };
 }
 
 /** A text about tokens, as the campaign has them. */
 export function worded({ samples }: Pick<Goal, "samples">, text: string): string {
-  return samples ? text.replace("tokens", "samples").replace("Tokens", "Samples") : text;
+  return samples ? text.replace("tokens", "samples") : text;
 }
 
 export function isBetter(goal: Goal, value: number, than: number): boolean {

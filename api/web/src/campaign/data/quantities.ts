@@ -6,7 +6,6 @@ import { type Dimension, labelOf, MEASURED } from "./values";
 type Words = (value: number, digits?: number) => string;
 
 const plain: Words = (value, digits = 4) => number(value, digits);
-const exact: Words = (value) => String(value);
 
 const BY_UNIT: Readonly<Record<string, Words>> = { s: stepTime, B: bytes, share };
 
@@ -16,7 +15,7 @@ const MEASURES: Readonly<Record<string, readonly [label: string, words: Words]>>
   predicted_step_time: ["predicted step time", stepTime],
   predicted_memory: ["predicted memory", bytes],
   device_hours: ["device-hours", plain],
-  number: ["trial", exact],
+  number: ["trial", String],
 };
 
 export interface Quantity {
@@ -41,5 +40,5 @@ export function isBytes(name: string): boolean {
 }
 
 export function quantityWords(name: string, value: number, goal: Goal, digits?: number): string {
-  return name === "objective" ? bareObjective(value, goal.unit, digits) : (MEASURES[name]?.[1] ?? exact)(value, digits);
+  return name === "objective" ? bareObjective(value, goal.unit, digits) : (MEASURES[name]?.[1] ?? String)(value, digits);
 }

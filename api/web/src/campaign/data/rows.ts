@@ -1,11 +1,7 @@
 /** The order of the table: trials without the sorted value come last, upwards and downwards alike. */
 import type { TrialBrief } from "../../api/types";
+import type { Sort } from "../../ui/table";
 import { INACTIVE, type Value, valueOf } from "./values";
-
-export interface Order {
-  readonly column: string;
-  readonly descending: boolean;
-}
 
 /** What a column sorts by; null sorts last. */
 function sortValue(trial: TrialBrief, column: string): Value | null {
@@ -21,18 +17,15 @@ export function surprise({ step_time_s, expectation }: TrialBrief): number | nul
   return step_time_s === null || expectation === null ? null : step_time_s / expectation.step_time_s - 1;
 }
 
-export function inOrder(trials: readonly TrialBrief[], { column, descending }: Order): TrialBrief[] {
+export function inOrder(trials: readonly TrialBrief[], { key: column, descending }: Sort): TrialBrief[] {
   const keyed = trials.map((trial) => ({ trial, key: sortValue(trial, column) }));
   keyed.sort((a, b) => {
-    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || byNumber(a, b);
+    const byNumber = a.trial.number - b.trial.number;
+    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || byNumber;
     // Of a knob that takes words beside numbers, the numbers come first.
     const kind = Number(typeof a.key === "string") - Number(typeof b.key === "string");
     const sign = kind || (a.key < b.key ? -1 : a.key > b.key ? 1 : 0);
-    return (descending ? -sign : sign) || byNumber(a, b);
+    return (descending ? -sign : sign) || byNumber;
   });
   return keyed.map(({ trial }) => trial);
-}
-
-function byNumber(a: { trial: TrialBrief }, b: { trial: TrialBrief }): number {
-  return a.trial.number - b.trial.number;
 }

@@ -50,7 +50,7 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
         {best.headroom_bytes !== null && <Figure label="memory left" value={bytes(best.headroom_bytes)} note="on the fullest device" testid="answer-memory" />}
       </dl>
       {others.map(({ name, found }) => (
-        <p key={name} class="small" data-testid="answer-others">
+        <p key={name} class="small">
           <strong>{name}</strong> was <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>
           {baseline && found.changes.length > 0 && <> ({<Changes campaign={campaign} changes={found.changes} />})</>}, {objective(found.objective.value, found.objective.unit)}:{" "}
           {whyNot(found, sentences, settingOf(rows, found.trial))}.
@@ -103,7 +103,7 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
   return (
     <section class="error-state" data-testid="answer">
       <h2>Nothing was measured</h2>
-      <p data-testid="lost-reason">{reason.split("\n")[0] || summary.recommended_reason || `the campaign is ${state}`}.</p>
+      <p>{reason.split("\n")[0] || summary.recommended_reason || `the campaign is ${state}`}.</p>
       {first && (
         <>
           <p>

@@ -1,6 +1,6 @@
 /** The columns of the trials table: the dimensions that vary, and what came of them. */
 import type { ComponentChildren } from "preact";
-import type { Plan } from "../../api/types";
+import type { Plan, TrialBrief } from "../../api/types";
 import { bareObjective, bytes, duration, gain, stepTime, UNKNOWN } from "../../format";
 import { href } from "../../router";
 import { Chip } from "../../ui/basics";
@@ -12,7 +12,7 @@ import { surprise } from "../data/rows";
 import type { Setting } from "../data/settings";
 import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
 
-/** by: what the column sorts by (see `rows.ts`). hidden: not shown until it is asked for. */
+/** name: what it sorts by, too (see `rows.ts`). hidden: not shown until it is asked for. */
 export interface Column {
   readonly name: string;
   readonly head: string;
@@ -42,9 +42,8 @@ export function columnsOf(context: Context): Column[] {
   const { campaign, goal, varied, following, marks, baseline } = context;
   const many = varied.length > MOST_VARIED;
   const dimension = ({ name, label, title, values }: Dimension, hidden: boolean) =>
-    column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
-  const measured = (name: string, head: string, more: Partial<Column>) =>
-    column(name, head, (trial) => (valueOf(trial, name) === null ? UNKNOWN : quantityWords(name, Number(valueOf(trial, name)), goal)), more);
+    column(name, label, (trial) => takenWords(valueOf(trial, name)), { title, numeric: values.length === 0, hidden });
+  const words = (name: string, value: ReturnType<typeof valueOf>) => (value === null ? UNKNOWN : quantityWords(name, Number(value), goal));
   return [
     column("number", "#", (trial) => <Run campaign={campaign} trial={trial} />),
     column("verdict", "outcome", (trial) => <Outcome campaign={campaign} trial={trial} mark={marks.get(trial.number)} />, { numeric: false }),
@@ -57,7 +56,7 @@ export function columnsOf(context: Context): Column[] {
     column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
-    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => measured(name, worded(goal, label), { hidden: true })),
+    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, worded(goal, label), (trial) => words(name, valueOf(trial, name)), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
     column("setting", "plan", (trial) => trial.plan_key, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
@@ -68,11 +67,11 @@ function column(name: string, head: string, cell: Column["cell"], more: Partial<
   return { name, head, cell, numeric: true, hidden: false, descendingFirst: false, ...more };
 }
 
-function Taken({ value }: { value: ReturnType<typeof valueOf> }) {
-  return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : <>{String(value)}</>;
+function takenWords(value: ReturnType<typeof valueOf>): ComponentChildren {
+  return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : String(value);
 }
 
-function Run({ campaign, trial: { number } }: { campaign: string; trial: Pick<Setting, "number"> }) {
+function Run({ campaign, trial: { number } }: { campaign: string; trial: TrialBrief }) {
   return <a href={href({ page: "trial", id: campaign, number })}>{number}</a>;
 }
 

@@ -66,9 +66,7 @@ export function FilterBar({ trials, shown, reading, filters, goal, children }: F
           </Chip>
         ))}
         {!isEmpty(filters) && (
-          <Button kind="quiet" onClick={clearConditions} data-testid="clear-all">
-            Clear all
-          </Button>
+          <Button kind="quiet" onClick={clearConditions} data-testid="clear-all">Clear all</Button>
         )}
         <span class="push">{children}</span>
       </div>

@@ -9,13 +9,10 @@ import { Ago } from "../../ui/time";
 import { Title } from "../../ui/title";
 import { CAMPAIGN_TONES } from "../../words";
 import type { Feed } from "../data/feed";
-import { campaignPath } from "../data/paths";
 import { More } from "./more";
 
 export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed }) {
   const stream = useStore(feed.stream.state);
-  const good = (campaign.summary.recommended ?? campaign.summary.fastest_once)?.trial;
-  const start = feed.snapshot.get().trials.find((trial) => trial.number === good)?.plan ?? campaign.spec.baseline;
   return (
     <section class="campaign-head" data-testid="campaign-head">
       <div class="page-head">
@@ -24,13 +21,11 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
         <div class="row push">
           <LiveMark state={stream} />
           {MOVES[campaign.state].length > 1 && <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />}
-          <More campaign={campaign} path={campaignPath(campaign.id)} start={start} stream={feed.stream} onChange={() => feed.refresh()} />
+          <More campaign={campaign} feed={feed} />
         </div>
       </div>
       <p class="facts small muted">
-        {factsOf(campaign).map((fact) => (
-          <span key={fact}>{fact}</span>
-        ))}
+        {factsOf(campaign).map((fact) => <span key={fact}>{fact}</span>)}
         <span>started <Ago time={campaign.created_at} /></span>
       </p>
       <p class="small muted" data-testid="standing">{standing(campaign)}</p>
@@ -55,7 +50,6 @@ function factsOf(campaign: CampaignView): string[] {
 
 /** Why it or its search ended; where nothing was measured, that stands in place of the answer. */
 function standing({ reason, search_ended, summary, state }: CampaignView): string {
-  const goes = goesOn({ state });
-  const whole = goes ? search_ended && `the search has ended: ${search_ended}` : summary.fastest_once && reason;
+  const whole = goesOn({ state }) ? search_ended && `the search has ended: ${search_ended}` : summary.fastest_once && reason;
   return whole ? `${whole.charAt(0).toUpperCase()}${whole.slice(1)}.` : "";
 }

@@ -4,8 +4,7 @@ import { useState } from "preact/hooks";
 import { useAct } from "../../api/act";
 import { newKey, patch, post } from "../../api/client";
 import { useCan, useChanges } from "../../api/session";
-import type { Stream } from "../../api/stream";
-import type { CampaignView, Plan } from "../../api/types";
+import type { CampaignView } from "../../api/types";
 import { amount, count, duration } from "../../format";
 import { href } from "../../router";
 import { useStore } from "../../use_store";
@@ -13,29 +12,21 @@ import { Button, ButtonLink, Field } from "../../ui/basics";
 import { Confirm, Dialog } from "../../ui/dialog";
 import { Menu } from "../../ui/menu";
 import { ErrorState } from "../../ui/states";
+import type { Feed } from "../data/feed";
+import { campaignPath } from "../data/paths";
 import { Enqueue } from "./enqueue";
 
-interface MoreProps {
-  campaign: CampaignView;
-  path: string;
-  /** A plan to begin with where one is tried by hand. */
-  start: Plan | undefined;
-  stream: Stream;
-  onChange: () => void;
-}
-
-type Asked = "edit" | "enqueue" | "revalidate";
-
-export function More({ campaign, path, start, stream, onChange }: MoreProps) {
+export function More({ campaign, feed }: { campaign: CampaignView; feed: Feed }) {
   const may = useCan("launch");
   const changes = useChanges(campaign) && may;
-  const paused = useStore(stream.state) === "paused";
-  const [asked, ask] = useState<Asked | null>(null);
-  const close = () => ask(null);
-  const done = () => {
-    close();
-    onChange();
+  const paused = useStore(feed.stream.state) === "paused";
+  const [asked, ask] = useState<"edit" | "enqueue" | "revalidate" | null>(null);
+  const onClose = () => ask(null);
+  const onDone = () => {
+    onClose();
+    feed.refresh();
   };
+  const dialog = { campaign, path: campaignPath(campaign.id), onDone, onClose };
   const goes = campaign.state === "running" || campaign.state === "paused";
   return (
     <>
@@ -44,23 +35,23 @@ export function More({ campaign, path, start, stream, onChange }: MoreProps) {
         {changes && goes && <Button kind="quiet" onClick={() => ask("enqueue")}>Try a plan by hand</Button>}
         {changes && campaign.summary.done > 0 && <Button kind="quiet" onClick={() => ask("revalidate")}>Measure the best again</Button>}
         {may && <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>Clone</ButtonLink>}
-        <Button kind="quiet" aria-pressed={paused} onClick={() => (paused ? stream.resume() : stream.pause())} data-testid="pause-live">{paused ? "Go live" : "Pause live"}</Button>
+        <Button kind="quiet" aria-pressed={paused} onClick={() => (paused ? feed.stream.resume() : feed.stream.pause())}>{paused ? "Go live" : "Pause live"}</Button>
       </Menu>
-      {asked === "edit" && <Edit campaign={campaign} path={path} onDone={done} onClose={close} />}
-      {asked === "enqueue" && <Enqueue campaign={campaign} path={path} start={start} onDone={done} onClose={close} />}
-      {asked === "revalidate" && <Revalidate path={path} onDone={done} onClose={close} />}
+      {asked === "edit" && <Edit {...dialog} />}
+      {asked === "enqueue" && <Enqueue {...dialog} trials={feed.snapshot.get().trials} />}
+      {asked === "revalidate" && <Revalidate {...dialog} />}
     </>
   );
 }
 
-interface AskedProps {
+export interface AskedProps {
   campaign: CampaignView;
   path: string;
   onDone: () => void;
   onClose: () => void;
 }
 
-function Revalidate({ path, onDone, onClose }: Omit<AskedProps, "campaign">) {
+function Revalidate({ path, onDone, onClose }: AskedProps) {
   const act = useAct();
   const [key] = useState(newKey);
   const start = () =>

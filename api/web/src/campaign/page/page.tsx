@@ -28,21 +28,21 @@ import { Why } from "./why";
 
 export function CampaignPage({ id }: { id: string }) {
   const feed = useFeed(id);
-  return feed === null ? <LoadingState lines={8} height={36} /> : <Read feed={feed} />;
+  return feed === null ? <LoadingState /> : <Read feed={feed} />;
 }
 
 function Read({ feed }: { feed: Feed }) {
   const snapshot = useStore(feed.snapshot);
   const stream = useStore(feed.stream.state);
   const { campaign, problem } = snapshot;
-  if (campaign === undefined) {
-    return problem ? <ErrorState problem={problem} onRetry={() => feed.refresh()} /> : <LoadingState lines={8} height={36} />;
-  }
+  const refresh = () => feed.refresh();
+  const error = problem && <ErrorState problem={problem} onRetry={refresh} />;
+  if (campaign === undefined) return error ?? <LoadingState />;
   return (
     <>
       <Header campaign={campaign} feed={feed} />
-      {problem && stream === "live" && <ErrorState problem={problem} onRetry={() => feed.refresh()} />}
-      <Whole campaign={campaign} snapshot={snapshot} onChange={() => feed.refresh()} />
+      {stream === "live" && error}
+      <Whole campaign={campaign} snapshot={snapshot} onChange={refresh} />
       <ReconnectingBanner state={stream} />
     </>
   );
@@ -59,7 +59,7 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
   const filters = useConditions();
   const said = goalOf(campaign);
   // Charts are remembered by the goal, so an equal one has to be the same.
-  const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter, said.samples]);
+  const goal = useMemo(() => said, Object.values(said));
   const rows = useMemo(() => settingsOf(trials), [trials]);
   const shown = useMemo(() => rows.filter((row) => passes(row, filters)), [rows, filters]);
   const dimensions = useMemo(() => dimensionsOf(campaign), [campaign.id]);
@@ -73,13 +73,9 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
     return columnsOf({ campaign: campaign.id, goal, marks: new Map(marks), varied, following: differing.filter((one) => !varied.includes(one)), baseline });
   }, [campaign.id, goal, marked, varied, differing]);
   const { fastest_once, failed } = campaign.summary;
-  const tabs = [
-    ["trials", "Trials"] as const,
-    ...(fastest_once ? [["charts", "Charts"] as const] : []),
-    ...(failed > 0 ? [["failures", `Failures ${count(failed)}`] as const] : []),
-    ["about", "Spec and notes"] as const,
-  ];
   const [asked] = useFilter("tab");
+  const all = [["trials", "Trials"], ["charts", fastest_once && "Charts"], ["failures", failed > 0 && `Failures ${count(failed)}`], ["about", "Spec and notes"]] as const;
+  const tabs = all.filter(([, words]) => words);
   const tab = tabs.find(([name]) => name === asked)?.[0] ?? "trials";
   const runs = useMemo(() => (tab === "charts" ? trials.filter((trial) => passes(trial, filters)) : []), [tab, trials, filters]);
   const bar = (menu?: VNode) => <FilterBar trials={rows} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal}>{menu}</FilterBar>;
@@ -99,7 +95,7 @@ function Whole({ campaign, snapshot, onChange }: { campaign: CampaignView; snaps
         ) : tab === "about" ? (
           <AboutTab campaign={campaign} />
         ) : trials.length === 0 && !trialsRead ? (
-          <LoadingState lines={8} height={36} />
+          <LoadingState />
         ) : (
           <>
             <TrialsTable bar={bar} campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={rows.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />

@@ -35,7 +35,7 @@ export function TrialsTable({ bar, campaign, columns, shown, filters, all, bestF
   const [asked] = useFilter("sort");
   const [choice, remember] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.columns", {});
   const sort = parseSort(asked || bestFirst);
-  const order = useMemo(() => inOrder(shown, { column: sort.key, descending: sort.descending }), [shown, sort.key, sort.descending]);
+  const order = useMemo(() => inOrder(shown, sort), [shown, sort.key, sort.descending]);
   const isShown = (column: Column) => choice[column.name] ?? !column.hidden;
   const narrow = matchMedia("(max-width: 640px)").matches; // as campaign.css has it
   const isShownHere = (column: Column) => (narrow ? ON_PHONES.includes(column.name) || choice[column.name] : isShown(column));

@@ -25,12 +25,12 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
         {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <div><h2>Why</h2><p class="muted">{analysis.unpredicted || "No step was profiled."}</p></div>}
         <div class="pile stretch">
           <h2>Gain of single changes</h2>
-          <Effects effects={measured} most={most} testid="effects" />
+          <Effects effects={measured} most={most} />
           {measured.length === 0 && <p class="small muted">No two measured settings differ in one thing alone.</p>}
           {predicted.length > 0 && (
             <div class="pile stretch predicted">
               <h3 class="muted">Predicted gain, not measured</h3>
-              <Effects effects={predicted} most={most} testid="effects-predicted" />
+              <Effects effects={predicted} most={most} />
             </div>
           )}
         </div>
@@ -63,9 +63,9 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   );
 }
 
-function Effects({ effects, most, testid }: { effects: readonly Effect[]; most: number; testid: string }) {
+function Effects({ effects, most }: { effects: readonly Effect[]; most: number }) {
   return (
-    <dl class="bars" data-testid={testid}>
+    <dl class="bars" data-testid="effects">
       {effects.map((effect) => (
         <div key={effect.words} title={effect.words}>
           <dt>{changeWords(effect)}{effect.numerics && ", changes numerics"}</dt>
