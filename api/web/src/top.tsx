@@ -20,7 +20,7 @@ export function Top() {
           {whoami && has(whoami, "launch") && link("new", "New")}
           {link("fit", "Fit")}
         </nav>
-        <div class="who">
+        <div class="row push">
           {whoami && (
             <>
               <span class="small" data-testid="whoami" title={`May ${whoami.scopes.join(", ")}; the token ${whoami.expires_at ? `expires ${whoami.expires_at}` : "does not expire"}`}>

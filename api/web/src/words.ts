@@ -57,22 +57,18 @@ export function waitWords({ submitted_at, wait }: Pick<TrialBrief, "submitted_at
   return `queued since ${clock(submitted_at)}${wait && `: ${wait}`}`;
 }
 
-/** How a trial ended, or how far it is. */
 export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word: string; tone: Tone } {
   const outcome = outcomeOf(trial);
   return { word: wordOf(outcome), tone: toneOf(outcome) };
 }
 
-/** "pipeline 64 → 32". */
 export function changeWords({ knob, before, after }: Change): string {
   return `${labelOf(knob)} ${before ?? "inactive"} → ${after ?? "inactive"}`;
 }
 
 /** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */
 export function failureWords(failures: Partial<Record<Cause, number>>): string {
-  return failureCounts(failures)
-    .map(([cause, times]) => `${count(times)} ${CAUSE_WORDS[cause] ?? cause}`)
-    .join(", ");
+  return failureCounts(failures).map(([cause, times]) => `${count(times)} ${wordOf(cause)}`).join(", ");
 }
 
 export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause, number][] {

@@ -4,7 +4,6 @@ import { Button, type ButtonProps } from "./basics";
 import { Dialog } from "./dialog";
 
 type CopyProps = Omit<ButtonProps, "onClick"> & {
-  /** The text, or what makes or fetches it. */
   text: string | (() => string | Promise<string>);
   label?: string;
 };

@@ -52,7 +52,6 @@ interface ConfirmProps {
   onClose: () => void;
 }
 
-/** Asks before something that cannot be taken back. */
 export function Confirm({ title, children, action, danger = false, busy = false, onConfirm, onClose }: ConfirmProps) {
   return (
     <Dialog title={title} onClose={onClose} testid="confirm">

@@ -8,7 +8,6 @@ import { save } from "./json";
 type DownloadProps = Omit<ButtonProps, "onClick" | "name"> & {
   /** Below v1/. */
   path: string;
-  /** Of the file. */
   name: string;
 };
 

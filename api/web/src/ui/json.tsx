@@ -1,4 +1,4 @@
-/** The document behind what is shown, one click away. A plain link could not send the token, so the page fetches it. */
+/** The document behind what is shown, one click away. */
 import { useState } from "preact/hooks";
 import { address } from "../api/client";
 import { useResource } from "../api/resource";

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import type { StreamState } from "../api/stream";
 import type { Problem } from "../api/problem";
-import { Button, Prose } from "./basics";
+import { Button, Dot, Prose } from "./basics";
 
 /** Grey lines of about the height of what will come, so that nothing jumps. */
 export function LoadingState({ lines = 8, height = 36 }: { lines?: number; height?: number }) {
@@ -15,7 +15,6 @@ export function LoadingState({ lines = 8, height = 36 }: { lines?: number; heigh
   );
 }
 
-/** Nothing is there: says why, and what to do. */
 export function EmptyState({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty-state" data-testid="empty">
@@ -25,7 +24,6 @@ export function EmptyState({ title, children }: { title: string; children?: Comp
   );
 }
 
-/** What the service said, whole, and a way to try again. */
 export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: () => void }) {
   return (
     <div class="error-state" role="alert" data-testid="error">
@@ -48,12 +46,12 @@ export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: (
   );
 }
 
-/** The word of the stream's state with its dot; always the same width, so that the header stands still. */
+/** Always of one width, so that the header stands still. */
 export function LiveMark({ state }: { state: StreamState }) {
   const tone = state === "live" ? "ok" : state === "reconnecting" ? "failed" : "pruned";
   return (
-    <span class="live-mark small" role="status" data-testid="live" data-state={state}>
-      <span class={`dot tone-${tone}`} aria-hidden="true" /> {state === "stopped" ? "not live" : state}
+    <span class="live-mark small muted" role="status" data-testid="live" data-state={state}>
+      <Dot tone={tone} /> {state === "stopped" ? "not live" : state}
     </span>
   );
 }

@@ -1,7 +1,6 @@
 /** The parts of a table: a head that sorts by keyboard and mouse, and a frame that scrolls sideways on a phone. */
 import type { ComponentChildren } from "preact";
 
-/** A column to sort by, and the way. */
 export interface Sort {
   key: string;
   descending: boolean;

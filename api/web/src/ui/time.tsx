@@ -7,7 +7,6 @@ const SECOND_MS = 1000;
 const now = new Store(Date.now());
 setInterval(() => document.hidden || now.set(Date.now()), SECOND_MS);
 
-/** The time in milliseconds, every second anew. */
 export function useNow(): number {
   return useStore(now);
 }

@@ -21,7 +21,6 @@ export function setConditions(changes: Readonly<Record<string, Condition | null>
   setFilters(Object.fromEntries(entries));
 }
 
-/** Sorting and the like stay. */
 export function clearConditions(): void {
   clearFilters([...OTHER_KEYS].filter((name) => name !== "text"));
 }

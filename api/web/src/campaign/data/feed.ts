@@ -65,7 +65,6 @@ export class Feed {
     this.aborter.abort();
   }
 
-  /** Read everything again, as after an action that a person took. */
   refresh(): void {
     void this.guarded(() => this.readAll());
     this.findings.ask();

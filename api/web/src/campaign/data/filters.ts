@@ -3,7 +3,6 @@
 import type { TrialBrief } from "../../api/types";
 import { isContinuous, outcomeOf, valueOf } from "./values";
 
-/** Either a closed range of numbers, or any of some words. */
 export type Condition =
   | { readonly kind: "range"; readonly low: number; readonly high: number }
   | { readonly kind: "words"; readonly words: readonly string[] };
@@ -13,8 +12,6 @@ export interface Filters {
   readonly text: string;
   readonly on: Readonly<Record<string, Condition>>;
 }
-
-export const NO_FILTERS: Filters = { text: "", on: {} };
 
 // Of the address, what is no condition.
 export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "slice", "below", "left", "log", "lanes", "pick", "beside", "tab"]);
@@ -72,7 +69,6 @@ function readRange(words: readonly string[]): Condition | null {
   return ends.length === 2 && ends.every(Number.isFinite) ? { kind: "range", low: ends[0]!, high: ends[1]! } : null;
 }
 
-/** The values of one name in the query of an address. */
 export function written(name: string, condition: Condition): string[] {
   // An address that can be read aloud; brushes of what was measured are given in pixels, which are coarser.
   const number = (value: number) => String(isContinuous(name) ? Number(value.toPrecision(6)) : value);

@@ -26,7 +26,7 @@ export function goalOf({ spec, summary }: CampaignView): Goal {
 
 /** A text about tokens, as the campaign has them. */
 export function worded({ samples }: Pick<Goal, "samples">, text: string): string {
-  return samples ? text.replace("tokens", "samples") : text;
+  return samples ? text.replace("tokens", "samples").replace("Tokens", "Samples") : text;
 }
 
 export function isBetter(goal: Goal, value: number, than: number): boolean {
@@ -38,7 +38,6 @@ export function isAgain({ origin }: Pick<TrialBrief, "origin">): boolean {
   return origin === "confirmation";
 }
 
-/** What stands beside a gain of first runs. */
 export const NOT_CONFIRMED = "first run, not confirmed";
 
 /** 0 for the worst to 1 for the best of the values between the ends. */

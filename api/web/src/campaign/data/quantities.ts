@@ -9,7 +9,6 @@ const plain: Words = (value, digits = 4) => number(value, digits);
 
 const BY_UNIT: Readonly<Record<string, Words>> = { s: stepTime, B: bytes, share };
 
-/** By the names of `values.ts`. */
 const MEASURES: Readonly<Record<string, readonly [label: string, words: Words]>> = {
   ...Object.fromEntries(MEASURED.map(({ name, label, unit }) => [name, [label, BY_UNIT[unit] ?? plain] as const])),
   predicted_step_time: ["predicted step time", stepTime],

@@ -34,7 +34,6 @@ function folded(first: TrialBrief, again: readonly TrialBrief[]): Setting {
   return row;
 }
 
-/** The row that a run is in. */
 export function settingOf(rows: readonly Setting[], number: number): Setting | undefined {
   return rows.find((row) => row.number === number || row.again?.some((run) => run.number === number));
 }

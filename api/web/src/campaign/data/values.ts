@@ -19,13 +19,11 @@ const KNOB = "knobs.";
 /** Of a plan in which the knob is inactive. */
 export const INACTIVE = "–";
 
-/** The axes of a plan in the order of reading. */
 export const AXES: readonly Dimension[] = taken.axes.map(({ name, label, title, values }) => ({ name, label, title, values }));
 
 /** Of an axis that no plan names. */
 export const DEFAULTS: Readonly<Record<string, Value>> = Object.fromEntries(taken.axes.map((axis) => [axis.name, axis.default]));
 
-/** What the plans of a campaign may differ in. */
 export function dimensionsOf({ spec: { knobs = [] } }: Pick<CampaignView, "spec">): Dimension[] {
   return [...AXES, ...knobs.map(({ name, values, meaning }) => knobDimension(name, values, meaning))];
 }
@@ -90,7 +88,6 @@ export function valueOf(trial: TrialBrief, name: string): Value | null {
   return (trial.plan as unknown as Record<string, Value>)[name] ?? null;
 }
 
-/** The verdict of a trial that has ended, else its state. */
 export function outcomeOf(trial: Pick<TrialBrief, "state" | "verdict">): string {
   return trial.verdict ?? trial.state;
 }

@@ -3,9 +3,8 @@ import { useResource } from "../../api/resource";
 import type { CampaignView, Change, TrialBrief, TrialView } from "../../api/types";
 import { setFilters } from "../../filters";
 import { bytes, gain, gainInterval, objective } from "../../format";
-import { href } from "../../router";
-import { Button, Card, Chip } from "../../ui/basics";
-import { CAUSE_WORDS, changeWords, trialWord } from "../../words";
+import { Button, Card, Chip, TrialLink } from "../../ui/basics";
+import { changeWords, trialWord, wordOf } from "../../words";
 import { figuresOf } from "../data/figures";
 import { NOT_CONFIRMED } from "../data/goal";
 import { campaignPath } from "../data/paths";
@@ -37,12 +36,21 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
       class="answer"
       testid="answer"
       title="Recommended setting"
-      aside={<><Badges campaign={campaign} best={best} kept={kept} /><UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} /></>}
+      aside={
+        <>
+          <span class="row" data-testid="badges">
+            {campaign.simulated && <Chip title="No device ran these trials">simulated</Chip>}
+            {kept && <Chip>baseline kept</Chip>}
+            {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"}>{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
+            {best.changed_numerics.length > 0 && <Chip tone="failed">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
+          </span>
+          <UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} />
+        </>
+      }
     >
       <p class="answer-words" data-testid="answer-setting">{differs ? <Changes campaign={campaign} changes={best.changes} /> : kept ? "the baseline, unchanged" : best.plan_key}</p>
       <p class="small muted">
-        <a href={href({ page: "trial", id: campaign.id, number: best.trial })}>trial {best.trial}</a>{" "}
-        <code>{best.plan_key}</code>
+        <TrialLink campaign={campaign.id} number={best.trial} /> <code>{best.plan_key}</code>
       </p>
       <dl class="answer-figures">
         <Figure label="speed" value={head!} note={rest.join(" ")} testid="answer-speed" />
@@ -51,7 +59,7 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
       </dl>
       {others.map(({ name, found }) => (
         <p key={name} class="small">
-          <strong>{name}</strong> was <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>
+          <strong>{name}</strong> was <TrialLink campaign={campaign.id} number={found.trial} />
           {baseline && found.changes.length > 0 && <> ({<Changes campaign={campaign} changes={found.changes} />})</>}, {objective(found.objective.value, found.objective.unit)}:{" "}
           {whyNot(found, sentences, settingOf(rows, found.trial))}.
         </p>
@@ -70,17 +78,6 @@ function Figure({ label, value, note, testid }: { label: string; value: string; 
   );
 }
 
-function Badges({ campaign, best, kept }: { campaign: CampaignView; best: Found; kept: boolean }) {
-  return (
-    <span class="row" data-testid="badges">
-      {campaign.simulated && <Chip title="No device ran these trials">simulated</Chip>}
-      {kept && <Chip>baseline kept</Chip>}
-      {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"}>{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
-      {best.changed_numerics.length > 0 && <Chip tone="failed">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
-    </span>
-  );
-}
-
 /** What was fastest where that is another setting; once where it is so by both words. */
 function othersOf({ summary: { fastest_once, fastest_confirmed } }: CampaignView, best: Found): { name: string; found: Found }[] {
   const named = [["Fastest once", fastest_once], ["Fastest confirmed", fastest_confirmed]] as const;
@@ -88,7 +85,6 @@ function othersOf({ summary: { fastest_once, fastest_confirmed } }: CampaignView
   return others[0]?.found.plan_key === others[1]?.found.plan_key ? others.slice(1) : others;
 }
 
-/** The recommendation's own sentence about it, where there is one. */
 function whyNot({ plan_key }: Found, sentences: readonly string[], row: Setting | undefined): string {
   const own = sentences.find((words) => words.startsWith(plan_key));
   if (own) return own.slice(plan_key.length + 1);
@@ -107,8 +103,8 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
       {first && (
         <>
           <p>
-            <a href={href({ page: "trial", id, number: first.number })}>trial {first.number}</a>, the first that failed:{" "}
-            <strong>{first.failure ? CAUSE_WORDS[first.failure] : trialWord(first).word}</strong>
+            <TrialLink campaign={id} number={first.number} />, the first that failed:{" "}
+            <strong>{first.failure ? wordOf(first.failure) : trialWord(first).word}</strong>
           </p>
           {log && <pre class="code-block" tabIndex={0} aria-label="End of its log" data-testid="lost-log">{log}</pre>}
           <Button onClick={() => setFilters({ tab: "failures" })}>What to do about it</Button>
@@ -118,7 +114,6 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
   );
 }
 
-/** A setting as its difference from another, with what each name means as its title. */
 function Changes({ campaign, changes }: { campaign: CampaignView; changes: readonly Change[] }) {
   const dimensions = dimensionsOf(campaign);
   const titleOf = (knob: string) => dimensions.find(({ name, label }) => [name, label].includes(knob))?.title;

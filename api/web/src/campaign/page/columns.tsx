@@ -1,9 +1,8 @@
 /** The columns of the trials table: the dimensions that vary, and what came of them. */
 import type { ComponentChildren } from "preact";
-import type { Plan, TrialBrief } from "../../api/types";
+import type { Plan } from "../../api/types";
 import { bareObjective, bytes, duration, gain, stepTime, UNKNOWN } from "../../format";
-import { href } from "../../router";
-import { Chip } from "../../ui/basics";
+import { Chip, TrialLink } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord } from "../../words";
 import { figuresOf } from "../data/figures";
 import { type Goal, worded } from "../data/goal";
@@ -35,7 +34,6 @@ interface Context {
   readonly baseline: Plan | undefined;
 }
 
-/** More columns of dimensions are not read. */
 const MOST_VARIED = 6;
 
 export function columnsOf(context: Context): Column[] {
@@ -45,7 +43,7 @@ export function columnsOf(context: Context): Column[] {
     column(name, label, (trial) => takenWords(valueOf(trial, name)), { title, numeric: values.length === 0, hidden });
   const words = (name: string, value: ReturnType<typeof valueOf>) => (value === null ? UNKNOWN : quantityWords(name, Number(value), goal));
   return [
-    column("number", "#", (trial) => <Run campaign={campaign} trial={trial} />),
+    column("number", "#", ({ number }) => <TrialLink campaign={campaign} number={number}>{number}</TrialLink>),
     column("verdict", "outcome", (trial) => <Outcome campaign={campaign} trial={trial} mark={marks.get(trial.number)} />, { numeric: false }),
     column("differs", "setting", (trial) => <Differing trial={trial} baseline={baseline} varied={varied} />, { title: "What differs from the baseline", numeric: false, hidden: !many }),
     ...varied.map((one) => dimension(one, many)),
@@ -71,10 +69,6 @@ function takenWords(value: ReturnType<typeof valueOf>): ComponentChildren {
   return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : String(value);
 }
 
-function Run({ campaign, trial: { number } }: { campaign: string; trial: TrialBrief }) {
-  return <a href={href({ page: "trial", id: campaign, number })}>{number}</a>;
-}
-
 function Differing({ trial, baseline, varied }: { trial: Setting; baseline: Plan | undefined; varied: readonly Dimension[] }) {
   const differ = varied.filter(({ name }) => !baseline || valueOf(trial, name) !== valueOf({ ...trial, plan: baseline }, name));
   return <span class="differs">{differ.map(({ name, label }) => `${label} ${valueOf(trial, name)}`).join(", ") || "as the baseline"}</span>;
@@ -98,7 +92,7 @@ function Outcome({ campaign, trial, mark }: { campaign: string; trial: Setting; 
   const why = trial.verdict === "ok" ? "" : [cause, trial.reason].filter(Boolean).join(": ");
   const again = trial.again ?? [];
   return (
-    <span class="outcome">
+    <span class="row outcome">
       <Chip tone={tone}>{word}</Chip>
       {mark && <strong class="small">{mark}</strong>}
       {why && <span class="reason small muted" title={why}>{why}</span>}
@@ -106,7 +100,7 @@ function Outcome({ campaign, trial, mark }: { campaign: string; trial: Setting; 
       {again.length > 0 && (
         <span class="small muted">
           {[runs > 0 ? `confirmed ×${runs}` : "second run", failedAgain && "one failed"].filter(Boolean).join(", ")}:
-          {again.map((run) => <span key={run.number} title={trialWord(run).word}> <Run campaign={campaign} trial={run} /></span>)}
+          {again.map((run) => <span key={run.number} title={trialWord(run).word}> <TrialLink campaign={campaign} number={run.number}>{run.number}</TrialLink></span>)}
         </span>
       )}
     </span>

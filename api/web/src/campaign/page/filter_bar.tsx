@@ -79,8 +79,7 @@ function countOutcomes(trials: readonly TrialBrief[], filters: Filters): Map<str
   const counts = new Map<string, number>();
   for (const trial of trials) {
     const outcome = outcomeOf(trial);
-    const before = counts.get(outcome) ?? 0;
-    counts.set(outcome, passes(trial, filters, "verdict") ? before + 1 : before);
+    counts.set(outcome, (counts.get(outcome) ?? 0) + Number(passes(trial, filters, "verdict")));
   }
   return counts;
 }

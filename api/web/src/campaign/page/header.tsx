@@ -24,7 +24,7 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
           <More campaign={campaign} feed={feed} />
         </div>
       </div>
-      <p class="facts small muted">
+      <p class="row facts small muted">
         {factsOf(campaign).map((fact) => <span key={fact}>{fact}</span>)}
         <span>started <Ago time={campaign.created_at} /></span>
       </p>

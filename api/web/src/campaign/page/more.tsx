@@ -54,13 +54,9 @@ export interface AskedProps {
 function Revalidate({ path, onDone, onClose }: AskedProps) {
   const act = useAct();
   const [key] = useState(newKey);
-  const start = () =>
-    act.run(async () => {
-      await post(`${path}:revalidate`, { body: {}, idempotencyKey: key });
-      onDone();
-    });
+  const start = () => post(`${path}:revalidate`, { body: {}, idempotencyKey: key }).then(onDone);
   return (
-    <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void start()} onClose={onClose}>
+    <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void act.run(start)} onClose={onClose}>
       <p>Fresh jobs run the recommended plan and the baseline once more.</p>
       {act.problem && <ErrorState problem={act.problem} />}
     </Confirm>
@@ -91,10 +87,7 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
       ...(edited("notes") && { notes: typed["notes"] }),
       ...(limits.length > 0 && { budget: Object.fromEntries(limits) }),
     };
-    return act.run(async () => {
-      await patch<CampaignView>(path, body);
-      onDone();
-    });
+    return act.run(() => patch<CampaignView>(path, body).then(onDone));
   };
   const refused = (name: string) => act.problem?.mistakes.find(({ pointer }) => pointer.split("/").includes(name));
   const field = (name: string, label: string, mistake = refused(name)?.detail, hint = "") => (

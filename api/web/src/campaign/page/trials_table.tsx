@@ -57,7 +57,7 @@ export function TrialsTable({ bar, campaign, columns, shown, filters, all, bestF
   return (
     <>
       {bar(menu)}
-      <Card testid="trials">
+      <Card class="trials" testid="trials">
         {order.length === 0 ? (
           <EmptyState title={all === 0 ? "No trial was planned yet" : "No setting passes the filters"}>
             {all > 0 && <Button onClick={clearConditions}>Clear all filters</Button>}
@@ -82,7 +82,7 @@ export function TrialsTable({ bar, campaign, columns, shown, filters, all, bestF
                 ))}
               </tr>
             </thead>
-            <tbody class="openable" onClick={(event) => open(event, campaign)} onKeyDown={step}>
+            <tbody onClick={(event) => open(event, campaign)} onKeyDown={step}>
               {drawn}
             </tbody>
           </TableFrame>
