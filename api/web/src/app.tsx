@@ -59,11 +59,7 @@ function Page() {
     case "trial":
       return <TrialPage key={`${route.id}/${route.number}`} id={route.id} number={route.number} />;
     case "unknown":
-      return (
-        <EmptyState title="There is no such page">
-          <ButtonLink href={href({ page: "campaigns" })}>All campaigns</ButtonLink>
-        </EmptyState>
-      );
+      return <EmptyState title="There is no such page"><ButtonLink href={href({ page: "campaigns" })}>All campaigns</ButtonLink></EmptyState>;
   }
 }
 

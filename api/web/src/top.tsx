@@ -41,12 +41,7 @@ function ThemeButton() {
   const drawn = useStore(drawnTheme);
   const other = drawn === "dark" ? "light" : "dark";
   return (
-    <Button
-      kind="quiet"
-      onClick={() => chooseTheme(other)}
-      title={choice === "system" ? "As the system has it" : "Remembered"}
-      data-testid="theme"
-    >
+    <Button kind="quiet" onClick={() => chooseTheme(other)} title={choice === "system" ? "As the system has it" : "Remembered"} data-testid="theme">
       {other === "dark" ? "Dark" : "Light"}
       <span class="visually-hidden"> theme</span>
     </Button>

@@ -72,11 +72,14 @@ export function failureWords(failures: Partial<Record<Cause, number>>): string {
 }
 
 export function failureCounts(failures: Partial<Record<Cause, number>>): [Cause, number][] {
-  const counts = Object.entries(failures) as [Cause, number][];
-  return counts.filter(([, count]) => count > 0).sort(([, a], [, b]) => b - a);
+  return (Object.entries(failures) as [Cause, number][]).filter(([, times]) => times > 0).sort(([, a], [, b]) => b - a);
+}
+
+export function counted(times: number, noun: string): string {
+  return `${count(times)} ${noun}${times === 1 ? "" : "s"}`;
 }
 
 /** Trials done of the budget's. Second runs are beyond it. */
 export function trialsOf(done: number, again: number, budget: number): string {
-  return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${count(again)} second run${again > 1 ? "s" : ""}` : ""}`;
+  return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${counted(again, "second run")}` : ""}`;
 }

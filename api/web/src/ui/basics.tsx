@@ -141,9 +141,7 @@ export function Switch<T extends string>({ label, options, value, onChange }: { 
   return (
     <div class="switch" role="group" aria-label={label}>
       {options.map(([name, words]) => (
-        <button type="button" key={name} aria-pressed={name === value} onClick={() => onChange(name)}>
-          {words}
-        </button>
+        <button type="button" key={name} aria-pressed={name === value} onClick={() => onChange(name)}>{words}</button>
       ))}
     </div>
   );

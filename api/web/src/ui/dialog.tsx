@@ -58,9 +58,7 @@ export function Confirm({ title, children, action, danger = false, busy = false,
       <div>{children}</div>
       <div class="dialog-actions">
         <Button onClick={onClose}>Back</Button>
-        <Button kind={danger ? "danger" : "primary"} busy={busy} onClick={onConfirm}>
-          {action}
-        </Button>
+        <Button kind={danger ? "danger" : "primary"} busy={busy} onClick={onConfirm}>{action}</Button>
       </div>
     </Dialog>
   );

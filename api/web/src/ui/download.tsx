@@ -19,9 +19,7 @@ export function Download({ path, name, children, ...rest }: DownloadProps) {
   };
   return (
     <>
-      <Button {...rest} busy={act.busy} title={`GET /v1/${path}`} onClick={() => void act.run(fetchIt)}>
-        {children}
-      </Button>
+      <Button {...rest} busy={act.busy} title={`GET /v1/${path}`} onClick={() => void act.run(fetchIt)}>{children}</Button>
       <Trouble act={act} />
     </>
   );

@@ -34,11 +34,7 @@ export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: (
       {problem.detail && problem.detail !== problem.title && <p><Prose text={problem.detail} /></p>}
       {problem.mistakes.length > 1 && (
         <ul>
-          {problem.mistakes.map((mistake) => (
-            <li key={mistake.pointer + mistake.detail}>
-              <code>{mistake.pointer || "the body"}</code>: <Prose text={mistake.detail} />
-            </li>
-          ))}
+          {problem.mistakes.map(({ pointer, detail }) => <li key={pointer + detail}><code>{pointer || "the body"}</code>: <Prose text={detail} /></li>)}
         </ul>
       )}
       {onRetry && <Button onClick={onRetry}>Try again</Button>}
@@ -58,12 +54,6 @@ export function LiveMark({ state }: { state: StreamState }) {
 
 /** Says that what is shown may be old, while the stream is away. It lies over the page and moves nothing. */
 export function ReconnectingBanner({ state }: { state: StreamState }) {
-  if (state !== "reconnecting" && state !== "stopped") return null;
-  return (
-    <div class="banner" role="status" data-testid="reconnecting">
-      {state === "reconnecting"
-        ? "The service does not answer. What is shown may be old; it goes on by itself."
-        : "Live updates have ended: load the page again."}
-    </div>
-  );
+  const words = { reconnecting: "The service does not answer. What is shown may be old; it goes on by itself.", stopped: "Live updates have ended: load the page again." };
+  return state in words ? <div class="banner" role="status" data-testid="reconnecting">{words[state as keyof typeof words]}</div> : null;
 }

@@ -37,9 +37,7 @@ export function Head({ sort, onSort, by, descendingFirst = false, numeric = fals
       ) : (
         <button type="button" onClick={() => onSort({ key: by, descending: mine ? !sort.descending : descendingFirst })}>
           {children}
-          <span class="arrow" aria-hidden="true">
-            {mine ? (sort.descending ? "▼" : "▲") : ""}
-          </span>
+          <span class="arrow" aria-hidden="true">{mine && (sort.descending ? "▼" : "▲")}</span>
         </button>
       )}
     </th>
@@ -49,9 +47,7 @@ export function Head({ sort, onSort, by, descendingFirst = false, numeric = fals
 export function TableFrame({ label, testid, dense = false, children }: { label: string; testid?: string; dense?: boolean; children: ComponentChildren }) {
   return (
     <div class="table-frame" tabIndex={0} role="region" aria-label={label}>
-      <table class={dense ? "dense" : undefined} data-testid={testid}>
-        {children}
-      </table>
+      <table class={dense ? "dense" : undefined} data-testid={testid}>{children}</table>
     </div>
   );
 }

@@ -13,9 +13,5 @@ export function useNow(): number {
 
 /** "5 min ago", with the time itself as title. */
 export function Ago({ time }: { time: string }) {
-  return (
-    <time dateTime={time} title={clock(time)}>
-      {ago(time, useNow())}
-    </time>
-  );
+  return <time dateTime={time} title={clock(time)}>{ago(time, useNow())}</time>;
 }

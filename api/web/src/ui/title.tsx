@@ -12,9 +12,5 @@ export function Title({ children }: { children: ComponentChildren }) {
     if (last !== null && last !== path) element.current?.focus({ preventScroll: true });
     last = path;
   }, []);
-  return (
-    <h1 ref={element} tabIndex={-1}>
-      {children}
-    </h1>
-  );
+  return <h1 ref={element} tabIndex={-1}>{children}</h1>;
 }

@@ -111,9 +111,7 @@ export class Feed {
   }
 
   private with(fresh: readonly TrialBrief[]): Partial<Snapshot> {
-    const trials = this.snapshot.get().trials;
-    const merged = upsert(trials, fresh);
-    return merged === trials ? {} : { trials: merged };
+    return { trials: upsert(this.snapshot.get().trials, fresh) };
   }
 
   private put(part: Partial<Snapshot>): void {

@@ -2,11 +2,12 @@
 import { useEffect, useState } from "preact/hooks";
 import { text } from "../../api/client";
 import type { CampaignView } from "../../api/types";
-import { count, number } from "../../format";
+import { number } from "../../format";
 import { href } from "../../router";
 import { Card, Tags } from "../../ui/basics";
 import { Download } from "../../ui/download";
 import { JsonLink } from "../../ui/json";
+import { counted } from "../../words";
 import { campaignPath } from "../data/paths";
 import { Text } from "./exports";
 import { Markdown } from "./markdown";
@@ -27,7 +28,7 @@ export function AboutTab({ campaign: { id, notes, tags, lessons } }: { campaign:
         <Card title="Learns from" testid="lessons">
           {lessons.map(({ campaign_id, trials, weight, calibration }) => (
             <p key={campaign_id}>
-              <a href={href({ page: "campaign", id: campaign_id })}>{campaign_id}</a> ({calibration && "calibration of "}{count(trials)} {trials === 1 ? "trial" : "trials"}, each worth {number(weight, 2)} of its own)
+              <a href={href({ page: "campaign", id: campaign_id })}>{campaign_id}</a> ({calibration && "calibration of "}{counted(trials, "trial")}, each worth {number(weight, 2)} of its own)
             </p>
           ))}
         </Card>

@@ -36,13 +36,7 @@ export function FilterBar({ trials, shown, reading, filters, goal, children }: F
           all <span class="muted">{count([...counts.values()].reduce((sum, one) => sum + one, 0))}</span>
         </Chip>
         {outcomes.map((outcome) => (
-          <Chip
-            key={outcome}
-            tone={toneOf(outcome)}
-            pressed={chosen.includes(outcome)}
-            onClick={() => setConditions({ verdict: withWord(verdict, outcome) })}
-            testid={`outcome-${outcome}`}
-          >
+          <Chip key={outcome} tone={toneOf(outcome)} pressed={chosen.includes(outcome)} onClick={() => setConditions({ verdict: withWord(verdict, outcome) })} testid={`outcome-${outcome}`}>
             {wordOf(outcome)} <span class="muted">{count(counts.get(outcome) ?? 0)}</span>
           </Chip>
         ))}

@@ -7,7 +7,7 @@ import { Chip } from "../../ui/basics";
 import { LiveMark } from "../../ui/states";
 import { Ago } from "../../ui/time";
 import { Title } from "../../ui/title";
-import { CAMPAIGN_TONES } from "../../words";
+import { CAMPAIGN_TONES, counted } from "../../words";
 import type { Feed } from "../data/feed";
 import { More } from "./more";
 
@@ -41,9 +41,9 @@ export function goesOn({ state }: Pick<CampaignView, "state">): boolean {
 function factsOf(campaign: CampaignView): string[] {
   const { model, cluster, nodes, devices, owner, legal, combinations, elapsed_s, summary } = campaign;
   return [
-    `${model} on ${cluster}, ${count(nodes)} ${nodes === 1 ? "node" : "nodes"}, ${count(devices)} ${devices === 1 ? "device" : "devices"}`,
+    `${model} on ${cluster}, ${counted(nodes, "node")}, ${counted(devices, "device")}`,
     `${count(legal)} of ${count(combinations)} combinations are legal`,
-    ...(goesOn(campaign) ? [] : [`${count(summary.done)} ${summary.done === 1 ? "trial" : "trials"} in ${duration(elapsed_s)}, ${count(summary.failed)} failed`, deviceTime(summary.device_hours)]),
+    ...(goesOn(campaign) ? [] : [`${counted(summary.done, "trial")} in ${duration(elapsed_s)}, ${count(summary.failed)} failed`, deviceTime(summary.device_hours)]),
     owner === "" ? "from the command line" : `by ${owner}`,
   ];
 }

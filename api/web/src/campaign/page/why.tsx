@@ -3,7 +3,7 @@ import type { Analysis, CampaignView } from "../../api/types";
 import { gain, gainInterval, stepTime } from "../../format";
 import { Card, Prose } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
-import { changeWords } from "../../words";
+import { changeWords, counted } from "../../words";
 import { PartLegend, Stack } from "../charts/stack";
 
 const MOST_EFFECTS = 4;
@@ -70,7 +70,7 @@ function Effects({ effects, most }: { effects: readonly Effect[]; most: number }
         <div key={effect.words} title={effect.words}>
           <dt>{changeWords(effect)}{effect.numerics && ", changes numerics"}</dt>
           <dd><span class="bar" style={{ width: `${Math.max(0, 100 * effect.gain.value / most)}%` }} aria-hidden="true" /></dd>
-          <dd class="num">{gain(effect.gain.value)} <span class="muted">({[effect.pairs !== 1 && gainInterval(effect.gain), effect.pairs > 0 && `${effect.pairs} ${effect.pairs > 1 ? "pairs" : "pair"}`].filter(Boolean).join(", ")})</span></dd>
+          <dd class="num">{gain(effect.gain.value)} <span class="muted">({[effect.pairs !== 1 && gainInterval(effect.gain), effect.pairs > 0 && counted(effect.pairs, "pair")].filter(Boolean).join(", ")})</span></dd>
         </div>
       ))}
     </dl>
