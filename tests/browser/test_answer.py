@@ -158,6 +158,25 @@ def test_a_row_is_a_setting_with_its_second_runs_in_it(page, service, campaign):
         expect(row).to_contain_text(f"{first['setting']['objective']['value']:.0f}")
 
 
+def test_a_row_says_how_far_off_the_expected_step_was_and_sorts_by_it(page, service):
+    id = service.completed({**SPEC, "name": "expects", "search": "physics", "budget": {"trials": 6}})
+    trials = service.call("GET", f"/v1/campaigns/{id}/trials?view=brief&page_size=1000")["trials"]
+    off = {}
+    for trial in trials:
+        took = (trial["setting"] or trial)["step_time_s"]
+        if trial["origin"] == "search" and took and trial["expectation"]:
+            off[trial["number"]] = took / trial["expectation"]["step_time_s"] - 1
+    assert off
+    go(page, service, id)
+    page.get_by_test_id("trials-table").get_by_role("button", name="expected").click()
+    worst = max(off, key=lambda number: off[number])
+    first = page.locator("[data-testid^=row-]").first
+    expect(first).to_have_attribute("data-trial", str(worst))
+    sign = "+" if off[worst] > 0 else "−"
+    expect(first).to_contain_text(f" {sign}{abs(100 * off[worst]):.1f} %")
+    expect(page.get_by_test_id("row-0")).to_contain_text("baseline")
+
+
 def test_the_comparison_says_what_the_answer_says_and_has_one_baseline(page, service, campaign):
     best = summary_of(service, campaign)["recommended"]
     trials = service.call("GET", f"/v1/campaigns/{campaign}/trials?view=brief&page_size=1000")["trials"]

@@ -81,7 +81,9 @@ def test_list_answer_and_table_show_one_number_for_one_setting(page, service, ca
     row = page.locator(f"[data-id={campaign}]")
     expect(row).to_contain_text(shown(best["objective"]["value"]))
     go(page, service, f"campaigns/{campaign}?tab=charts")
-    expect(page.get_by_test_id("best-so-far")).to_contain_text(f"tokens/s per device {shown(once['first_run']['value'])}")
+    expect(page.get_by_test_id("best-so-far")).to_contain_text(
+        f"tokens/s per device {shown(once['first_run']['value'])}"
+    )
 
 
 def test_two_to_five_settings_lie_side_by_side_with_what_differs_first(page, service, campaign):

@@ -40,9 +40,9 @@ export const CAUSE_WORDS: Record<Cause, string> = {
   crash: "crash",
 };
 
-const WORDS: Readonly<Record<string, string>> = { ...CAUSE_WORDS, timed_out: "timed out", submitted: "queued", [INACTIVE]: "inactive" };
+const WORDS: Readonly<Record<string, string>> = { ...CAUSE_WORDS, timed_out: "timed out", submitted: "queued", enqueued: "by hand", [INACTIVE]: "inactive" };
 
-/** A verdict, a state or a cause in plain words; what is none of them as it is. */
+/** Of a verdict, state, cause or origin; what is none of them as it is. */
 export function wordOf(word: string): string {
   return WORDS[word] ?? word;
 }

@@ -48,18 +48,28 @@ interface ConfirmProps {
   action: string;
   danger?: boolean;
   busy?: boolean;
+  disabled?: boolean;
+  testid?: string;
   onConfirm: () => void;
   onClose: () => void;
 }
 
-export function Confirm({ title, children, action, danger = false, busy = false, onConfirm, onClose }: ConfirmProps) {
+export function Confirm({ title, children, action, danger = false, busy = false, disabled = false, testid = "confirm", onConfirm, onClose }: ConfirmProps) {
   return (
-    <Dialog title={title} onClose={onClose} testid="confirm">
-      <div>{children}</div>
-      <div class="dialog-actions">
-        <Button onClick={onClose}>Back</Button>
-        <Button kind={danger ? "danger" : "primary"} busy={busy} onClick={onConfirm}>{action}</Button>
-      </div>
+    <Dialog title={title} onClose={onClose} testid={testid}>
+      <form
+        class="pile stretch"
+        onSubmit={(event) => {
+          event.preventDefault();
+          onConfirm();
+        }}
+      >
+        {children}
+        <div class="dialog-actions">
+          <Button onClick={onClose}>Back</Button>
+          <Button type="submit" kind={danger ? "danger" : "primary"} busy={busy} disabled={disabled}>{action}</Button>
+        </div>
+      </form>
     </Dialog>
   );
 }

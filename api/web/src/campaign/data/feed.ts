@@ -38,15 +38,14 @@ export class Feed {
 
   constructor(private readonly id: string) {
     this.path = campaignPath(id);
-    // What the page begins with comes first, and is painted before anything else is asked for. Findings take the service
-    // longest.
+    // What the page begins with is painted before anything else is asked for. Findings take the service longest.
     const painted = this.guarded(() => this.readAll()).then(() => new Promise<void>(afterFrame));
     void painted.then(() => this.findings.ask());
     let first = true;
     this.stream = openStream(
       id,
       {
-        // What was missed before the connection is looked up after it, which costs next to nothing where nothing was.
+        // What was missed before the connection costs next to nothing where nothing was.
         onReady: () => {
           void this.guarded(() => this.readAll());
           if (!first) this.findings.ask();

@@ -1,5 +1,4 @@
-/** Which trials a person is looking at: conditions in data units, so that a trial that arrives later is judged by them
- * too. They live in the address, and every chart and the table obey the same ones. */
+/** Which trials a person is looking at: conditions in data units, so that a trial that arrives later is judged by them. */
 import type { TrialBrief } from "../../api/types";
 import { isContinuous, outcomeOf, valueOf } from "./values";
 

@@ -9,8 +9,7 @@ const STEP = 30;
 /** In pixels: the next rows are there before one sees that they were not. */
 const NEAR = 1200;
 
-/** of: what the list is of; another starts it anew. most: where it stops. Gives the rows to show, and what to put after
- * the last of them. */
+/** of: another starts the list anew. Gives the rows to show, and what to put after the last of them. */
 export function useGrowing<E extends Element>(of: unknown, most: number): [number, RefObject<E | null>] {
   const end = useRef<E>(null);
   const [grown, grow] = useState({ of, rows: FIRST });

@@ -104,8 +104,7 @@ export function levelsOf(trials: readonly TrialBrief[], { name, values }: Dimens
   return [...inactive, ...[...found].sort((a, b) => (values.length > 0 ? rank(a) - rank(b) : Number(a) - Number(b)))];
 }
 
-/** The dimensions in which the trials differ, without those that follow from the others: see `follows`, and a knob that has
- * one value wherever it is active. */
+/** Those in which the trials differ, without what follows from the others, as a knob of one value wherever it is active. */
 export function varying(trials: readonly TrialBrief[], dimensions: readonly Dimension[]): Dimension[] {
   const varies = (one: Dimension) => levelsOf(trials, one).filter((level) => level !== INACTIVE).length > 1;
   return dimensions.filter((one) => varies(one) && !follows(trials, one.name));

@@ -1,4 +1,4 @@
-/** What the campaign was asked for, and what people say of it: the spec as written, notes, tags, and all of it as files. */
+/** What the campaign was asked for and what people say of it: spec, notes, tags, and all of it as files. */
 import { useEffect, useState } from "preact/hooks";
 import { text } from "../../api/client";
 import type { CampaignView } from "../../api/types";

@@ -25,9 +25,8 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
   }
   const speed = best.objective;
   const [head, ...rest] = objective(speed.value, speed.unit).split(" ");
-  const differs = !kept && best.changes.length > 0;
   const gained = kept ? null : best.gain_over_baseline;
-  // The first sentence is the gain, which the card shows; a change of the numerics is a badge of its own.
+  // The first sentence is the gain, which the card shows; a change of the numerics is a badge.
   const sentences = reason.split(/; (?![^(]*\))/).slice(gained ? 1 : 0).filter((words) => words !== "keep the baseline" && !words.startsWith("changes the numerics"));
   const others = othersOf(campaign, best).filter(({ found }) => !kept || !reason.includes(found.plan_key));
   const said = sentences.filter((words) => kept || !others.some(({ found }) => words.startsWith(found.plan_key)));
@@ -48,7 +47,7 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
         </>
       }
     >
-      <p class="answer-words" data-testid="answer-setting">{differs ? <Changes campaign={campaign} changes={best.changes} /> : kept ? "the baseline, unchanged" : best.plan_key}</p>
+      <p class="answer-words" data-testid="answer-setting">{kept ? "the baseline, unchanged" : best.changes.length > 0 ? <Changes campaign={campaign} changes={best.changes} /> : best.plan_key}</p>
       <p class="small muted">
         <TrialLink campaign={campaign.id} number={best.trial} /> <code>{best.plan_key}</code>
       </p>

@@ -3,7 +3,7 @@ import type { ComponentChildren } from "preact";
 import type { Plan } from "../../api/types";
 import { bareObjective, bytes, duration, gain, stepTime, UNKNOWN } from "../../format";
 import { Chip, TrialLink } from "../../ui/basics";
-import { CAUSE_WORDS, trialWord } from "../../words";
+import { CAUSE_WORDS, trialWord, wordOf } from "../../words";
 import { figuresOf } from "../data/figures";
 import { type Goal, worded } from "../data/goal";
 import { quantityWords } from "../data/quantities";
@@ -96,7 +96,7 @@ function Outcome({ campaign, trial, mark }: { campaign: string; trial: Setting; 
       <Chip tone={tone}>{word}</Chip>
       {mark && <strong class="small">{mark}</strong>}
       {why && <span class="reason small muted" title={why}>{why}</span>}
-      {!why && trial.origin !== "search" && <span class="small muted">{trial.origin}</span>}
+      {trial.origin !== "search" && <span class="small muted">{wordOf(trial.origin)}</span>}
       {again.length > 0 && (
         <span class="small muted">
           {[runs > 0 ? `confirmed ×${runs}` : "second run", failedAgain && "one failed"].filter(Boolean).join(", ")}:

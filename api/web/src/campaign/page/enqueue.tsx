@@ -4,8 +4,8 @@ import { useAct } from "../../api/act";
 import { newKey, post } from "../../api/client";
 import type { CampaignView, KnobValue, TrialBrief, TrialView } from "../../api/types";
 import { go, href } from "../../router";
-import { Button, Field } from "../../ui/basics";
-import { Dialog } from "../../ui/dialog";
+import { Field } from "../../ui/basics";
+import { Confirm } from "../../ui/dialog";
 import { ErrorState } from "../../ui/states";
 import { type Dimension, dimensionsOf, INACTIVE } from "../data/values";
 import type { AskedProps } from "./more";
@@ -30,38 +30,26 @@ export function Enqueue({ campaign, path, trials, onDone, onClose }: AskedProps 
       go(href({ page: "trial", id: campaign.id, number: trial.number }));
     });
   return (
-    <Dialog title="Try a plan by hand" onClose={onClose} testid="enqueue">
-      <form
-        class="pile stretch"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void send();
-        }}
-      >
-        <p class="muted">Data and accumulation follow the devices and the batch until you change them.</p>
-        <div class="four">
-          {dimensions.map((one) => {
-            const { name, label, title } = one;
-            const choices = choicesOf(one, campaign).map(String);
-            const field = { title, value: typed[name] ?? "", onInput: ({ currentTarget: { value } }: { currentTarget: { value: string } }) => set(name, value.trim()) };
-            return (
-              <Field key={name} label={label}>
-                {choices.length > 0 ? (
-                  <select {...field}>{choices.map((value) => <option key={value}>{value}</option>)}</select>
-                ) : (
-                  <input {...field} inputMode="numeric" required pattern="[0-9]+" />
-                )}
-              </Field>
-            );
-          })}
-        </div>
-        {act.problem && <ErrorState problem={act.problem} />}
-        <div class="dialog-actions">
-          <Button onClick={onClose}>Back</Button>
-          <Button type="submit" kind="primary" busy={act.busy}>Try it</Button>
-        </div>
-      </form>
-    </Dialog>
+    <Confirm title="Try a plan by hand" action="Try it" busy={act.busy} onConfirm={() => void send()} onClose={onClose} testid="enqueue">
+      <p class="muted">Data and accumulation follow the devices and the batch until you change them.</p>
+      <div class="four">
+        {dimensions.map((one) => {
+          const { name, label, title } = one;
+          const choices = choicesOf(one, campaign).map(String);
+          const field = { title, value: typed[name] ?? "", onInput: ({ currentTarget: { value } }: { currentTarget: { value: string } }) => set(name, value.trim()) };
+          return (
+            <Field key={name} label={label}>
+              {choices.length > 0 ? (
+                <select {...field}>{choices.map((value) => <option key={value}>{value}</option>)}</select>
+              ) : (
+                <input {...field} inputMode="numeric" required pattern="[0-9]+" />
+              )}
+            </Field>
+          );
+        })}
+      </div>
+      {act.problem && <ErrorState problem={act.problem} />}
+    </Confirm>
   );
 }
 

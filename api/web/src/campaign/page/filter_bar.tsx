@@ -1,4 +1,4 @@
-/** Which settings all charts and the table show: the outcomes with their counts, a text, and every condition to be removed. */
+/** Which settings charts and table show: outcomes with their counts, a text, and every condition to be removed. */
 import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";

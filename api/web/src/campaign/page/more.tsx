@@ -1,5 +1,4 @@
-/** What else can be done with a campaign: its name, tags, notes and budget, a plan tried by hand, the best ones again, one
- * like it. */
+/** What else can be done with a campaign: its name, tags, notes and budget, a plan by hand, the best again, one like it. */
 import { useState } from "preact/hooks";
 import { useAct } from "../../api/act";
 import { newKey, patch, post } from "../../api/client";
@@ -9,7 +8,7 @@ import { amount, count, duration } from "../../format";
 import { href } from "../../router";
 import { useStore } from "../../use_store";
 import { Button, ButtonLink, Field } from "../../ui/basics";
-import { Confirm, Dialog } from "../../ui/dialog";
+import { Confirm } from "../../ui/dialog";
 import { Menu } from "../../ui/menu";
 import { ErrorState } from "../../ui/states";
 import type { Feed } from "../data/feed";
@@ -98,33 +97,21 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
   const wrong = (name: string) => (typed[name] !== "" && !(Number(typed[name]) > 0) ? NUMBER : refused(name)?.detail);
   const mistaken = LIMITS.some(([name]) => wrong(name) === NUMBER);
   return (
-    <Dialog title={`Edit ${campaign.id}`} onClose={onClose} testid="edit">
-      <form
-        class="pile stretch"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void save();
-        }}
-      >
-        {field("name", "Name")}
-        {field("tags", "Tags, with commas between them")}
-        <Field label="Notes">
-          <textarea rows={4} value={typed["notes"]} onInput={(event) => type({ ...typed, notes: event.currentTarget.value })} />
-        </Field>
-        {ends ? (
-          <p class="muted">It is over for good: <a href={href({ page: "new" }, { from: campaign.id })}>start one like it</a> with another budget.</p>
-        ) : (
-          <fieldset>
-            <legend>{campaign.extendable ? "Budget: a larger one makes the campaign go on" : "Budget: the first limit that is spent ends it"}</legend>
-            <div class="three">{LIMITS.map(([name, label, , used]) => field(name, label, wrong(name), `${used(campaign)} used`))}</div>
-          </fieldset>
-        )}
-        {act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />}
-        <div class="dialog-actions">
-          <Button onClick={onClose}>Back</Button>
-          <Button type="submit" kind="primary" busy={act.busy} disabled={mistaken || !Object.keys(first).some(edited)}>Save</Button>
-        </div>
-      </form>
-    </Dialog>
+    <Confirm title={`Edit ${campaign.id}`} action="Save" busy={act.busy} disabled={mistaken || !Object.keys(first).some(edited)} onConfirm={() => void save()} onClose={onClose} testid="edit">
+      {field("name", "Name")}
+      {field("tags", "Tags, with commas between them")}
+      <Field label="Notes">
+        <textarea rows={4} value={typed["notes"]} onInput={(event) => type({ ...typed, notes: event.currentTarget.value })} />
+      </Field>
+      {ends ? (
+        <p class="muted">It is over for good: <a href={href({ page: "new" }, { from: campaign.id })}>start one like it</a> with another budget.</p>
+      ) : (
+        <fieldset>
+          <legend>{campaign.extendable ? "Budget: a larger one makes the campaign go on" : "Budget: the first limit that is spent ends it"}</legend>
+          <div class="three">{LIMITS.map(([name, label, , used]) => field(name, label, wrong(name), `${used(campaign)} used`))}</div>
+        </fieldset>
+      )}
+      {act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />}
+    </Confirm>
   );
 }

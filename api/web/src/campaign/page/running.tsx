@@ -1,4 +1,4 @@
-/** How far a campaign is while it goes on: what is done of its limits, what runs or why it waits, what is left to gain. */
+/** How far a campaign is: what is done of its limits, what runs or why it waits, what is left to gain. */
 import { useMemo } from "preact/hooks";
 import type { CampaignView, TrialBrief } from "../../api/types";
 import { count, deviceTime, duration, gain, interval, probability, stepTime } from "../../format";

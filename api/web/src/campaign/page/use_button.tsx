@@ -1,4 +1,4 @@
-/** The way from a setting to a job: opens the dialog with the launch of it. */
+/** The way from a setting to a job. */
 import { useState } from "preact/hooks";
 import { UseDialog } from "../../lazies";
 import { Button } from "../../ui/basics";
