@@ -11,6 +11,7 @@ from service_lab import ServiceLab
 from specs import simulated, tiny
 
 TIMES = "\u00d7"
+MINUS = "\u2212"
 A4 = {"width": 794, "height": 1123}
 LAPTOP = {"width": 1440, "height": 900}
 SPEC = simulated(
@@ -172,7 +173,7 @@ def test_a_row_says_how_far_off_the_expected_step_was_and_sorts_by_it(page, serv
     worst = max(off, key=lambda number: off[number])
     first = page.locator("[data-testid^=row-]").first
     expect(first).to_have_attribute("data-trial", str(worst))
-    sign = "+" if off[worst] > 0 else "−"
+    sign = "+" if off[worst] > 0 else MINUS
     expect(first).to_contain_text(f" {sign}{abs(100 * off[worst]):.1f} %")
     expect(page.get_by_test_id("row-0")).to_contain_text("baseline")
 

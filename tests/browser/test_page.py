@@ -241,6 +241,9 @@ def test_a_setting_by_hand_is_refused_with_its_rule_or_becomes_a_trial(page, ser
     dialog.get_by_role("button", name="Try it").click()
     expect(page.locator("h1", has_text="Trial")).to_be_visible()
     expect(page.get_by_test_id("trial-head")).to_contain_text("tp8 pp1 dp2 mbs16")
+    number = page.url.rpartition("/")[2]
+    go(page, service, f"campaigns/{id}?text=enqueued")
+    expect(page.get_by_test_id(f"row-{number}")).to_contain_text("by hand")
     service.call("POST", f"/v1/campaigns/{id}:cancel")
 
 

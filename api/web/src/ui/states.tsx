@@ -52,7 +52,7 @@ export function LiveMark({ state }: { state: StreamState }) {
   );
 }
 
-/** Says that what is shown may be old, while the stream is away. It lies over the page and moves nothing. */
+/** While the stream is away. It lies over the page and moves nothing. */
 export function ReconnectingBanner({ state }: { state: StreamState }) {
   const words = { reconnecting: "The service does not answer. What is shown may be old; it goes on by itself.", stopped: "Live updates have ended: load the page again." };
   return state in words ? <div class="banner" role="status" data-testid="reconnecting">{words[state as keyof typeof words]}</div> : null;
