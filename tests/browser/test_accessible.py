@@ -46,7 +46,8 @@ def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, serv
     oom = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
     for place, whole in (
         ("", "campaign-table"),
-        ("new", "predicted-best"),
+        ("new", "launch"),
+        (f"new?from={first}", "predicted-best"),
         (f"campaigns/{first}", "why-steps"),
         (f"campaigns/{first}?tab=charts", "charts"),
         (f"campaigns/{first}?tab=failures", "failures"),
@@ -111,6 +112,7 @@ def test_the_whole_story_by_keyboard_alone(open_page, service):
     lines = [f"{key}: {value}" for key, value in SPEC.items() if not isinstance(value, dict)]
     sections = ("cluster", "baseline", "workload", "trial", "budget")
     flows = [f"{key}: {{{', '.join(f'{one}: {to}' for one, to in SPEC[key].items())}}}" for key in sections]
+    press(page, page.get_by_test_id("tab-script"), "ArrowLeft")
     write(page, page.get_by_label("Campaign spec, YAML or JSON"), "\n".join(lines + flows))
     expect(page.get_by_test_id("quote")).to_contain_text("can be launched")
     press(page, page.get_by_role("button", name="Launch"))

@@ -11,6 +11,7 @@ from service_lab import ServiceLab
 from specs import simulated, tiny
 
 TIMES = "\u00d7"
+MINUS = "\u2212"
 A4 = {"width": 794, "height": 1123}
 LAPTOP = {"width": 1440, "height": 900}
 SPEC = simulated(
@@ -135,7 +136,7 @@ def test_the_reason_has_both_steps_and_the_surest_effects_without_a_jump(page, s
     sure = [one for one in analysis["effects"] if one["evidence"] != "predicted"]
     first = max(sure, key=lambda one: (one["gain"]["low"], one["pairs"]))
     words = f"{WORDS.get(first['knob'], first['knob'])} {first['before']} → {first['after']}"
-    effects = page.get_by_test_id("effects").locator("dt")
+    effects = page.get_by_test_id("effects").first.locator("dt")
     expect(effects.first).to_contain_text(words)
     assert effects.count() <= 4
     page.unroute_all(behavior="ignoreErrors")
@@ -156,6 +157,25 @@ def test_a_row_is_a_setting_with_its_second_runs_in_it(page, service, campaign):
         row = page.get_by_test_id(f"row-{first['number']}")
         expect(row.get_by_role("link", name=str(run["number"]), exact=True)).to_be_visible()
         expect(row).to_contain_text(f"{first['setting']['objective']['value']:.0f}")
+
+
+def test_a_row_says_how_far_off_the_expected_step_was_and_sorts_by_it(page, service):
+    id = service.completed({**SPEC, "name": "expects", "search": "physics", "budget": {"trials": 6}})
+    trials = service.call("GET", f"/v1/campaigns/{id}/trials?view=brief&page_size=1000")["trials"]
+    off = {}
+    for trial in trials:
+        took = (trial["setting"] or trial)["step_time_s"]
+        if trial["origin"] == "search" and took and trial["expectation"]:
+            off[trial["number"]] = took / trial["expectation"]["step_time_s"] - 1
+    assert off
+    go(page, service, id)
+    page.get_by_test_id("trials-table").get_by_role("button", name="expected").click()
+    worst = max(off, key=lambda number: off[number])
+    first = page.locator("[data-testid^=row-]").first
+    expect(first).to_have_attribute("data-trial", str(worst))
+    sign = "+" if off[worst] > 0 else MINUS
+    expect(first).to_contain_text(f" {sign}{abs(100 * off[worst]):.1f} %")
+    expect(page.get_by_test_id("row-0")).to_contain_text("baseline")
 
 
 def test_the_comparison_says_what_the_answer_says_and_has_one_baseline(page, service, campaign):

@@ -81,7 +81,9 @@ def test_list_answer_and_table_show_one_number_for_one_setting(page, service, ca
     row = page.locator(f"[data-id={campaign}]")
     expect(row).to_contain_text(shown(best["objective"]["value"]))
     go(page, service, f"campaigns/{campaign}?tab=charts")
-    expect(page.get_by_test_id("best-so-far")).to_contain_text(f"{shown(once['first_run']['value'])} tokens/s/device")
+    expect(page.get_by_test_id("best-so-far")).to_contain_text(
+        f"tokens/s per device {shown(once['first_run']['value'])}"
+    )
 
 
 def test_two_to_five_settings_lie_side_by_side_with_what_differs_first(page, service, campaign):
@@ -239,6 +241,9 @@ def test_a_setting_by_hand_is_refused_with_its_rule_or_becomes_a_trial(page, ser
     dialog.get_by_role("button", name="Try it").click()
     expect(page.locator("h1", has_text="Trial")).to_be_visible()
     expect(page.get_by_test_id("trial-head")).to_contain_text("tp8 pp1 dp2 mbs16")
+    number = page.url.rpartition("/")[2]
+    go(page, service, f"campaigns/{id}?text=enqueued")
+    expect(page.get_by_test_id(f"row-{number}")).to_contain_text("by hand")
     service.call("POST", f"/v1/campaigns/{id}:cancel")
 
 

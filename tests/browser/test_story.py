@@ -41,7 +41,7 @@ def test_a_campaign_from_launch_to_end(open_page, service: ServiceLab, sign_in):
     # An empty house says how to begin; the quote is there before anything is started.
     expect(page.get_by_test_id("empty")).to_be_visible()
     page.goto(f"{service.url}/#/new")
-    page.get_by_test_id("source").get_by_text("Own text").click()
+    page.get_by_test_id("tab-yaml").click()
     editor = page.get_by_label("Campaign spec, YAML or JSON")
     editor.fill(SPEC.replace("global_batch_size: 16", "global_batch_size: -3"))
     expect(page.get_by_test_id("mistakes")).to_contain_text("global_batch_size")
@@ -77,10 +77,11 @@ def test_a_campaign_from_launch_to_end(open_page, service: ServiceLab, sign_in):
     page.get_by_test_id("clear-all").click()
     expect(kept).to_be_hidden()
 
-    # One trial, and back.
+    # One trial, the launch of its setting, and back.
     page.get_by_test_id("row-0").get_by_role("link").first.click()
     page.wait_for_url(re.compile(r"/trials/0"))
     expect(page.locator("h1")).to_contain_text("0")
+    use_setting(page)
     page.go_back()
 
     # Paused, the service killed and started again, resumed: nothing lost or doubled, and the page finds its way back.
@@ -122,6 +123,26 @@ def launch_twice(page: Page) -> None:
     clicked = True
     for route in launches:
         route.continue_()
+
+
+def use_setting(page: Page) -> None:
+    """To a command on the clipboard: what runs it, where, and what only its user can say."""
+    page.get_by_test_id("use").click()
+    dialog = page.get_by_test_id("exports")
+    dialog.get_by_test_id("program").select_option("megatron")
+    dialog.get_by_test_id("place").select_option("jobset")
+    expect(dialog.get_by_test_id("missing")).to_contain_text("image")
+    dialog.get_by_test_id("needed").get_by_label("image: to be set").fill("registry.example/trainer:1")
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_test_id("export-file").filter(has_text="registry.example/trainer:1")).to_have_count(1)
+    command = dialog.get_by_test_id("launch-command")
+    command.get_by_role("button", name="Copy").click()
+    page.wait_for_function(
+        "text => navigator.clipboard.readText().then((copied) => copied === text)",
+        arg=command.locator("pre").inner_text(),
+    )
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
 
 
 def check_shows_what_is(page: Page, service: ServiceLab, campaign: str) -> None:

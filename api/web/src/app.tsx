@@ -30,7 +30,7 @@ export function App() {
       </button>
       <Top />
       <main ref={main} class="page" tabIndex={-1}>
-        {now.state === "asking" && !shown && <LoadingState lines={6} height={36} />}
+        {now.state === "asking" && !shown && <LoadingState />}
         {now.state === "signed-out" && !fit && <SignIn refused={now.refused} />}
         {now.state === "trouble" && !fit && <ErrorState problem={now.problem} onRetry={() => void askWhoami()} />}
         {shown && <Page />}
@@ -44,7 +44,7 @@ function Page() {
   useEffect(() => {
     document.title = titleOf(route);
     scrollTo(0, 0);
-  }, [hashOf(route)]);
+  }, [JSON.stringify(route)]);
   switch (route.page) {
     case "campaigns":
       return <Campaigns />;
@@ -59,16 +59,8 @@ function Page() {
     case "trial":
       return <TrialPage key={`${route.id}/${route.number}`} id={route.id} number={route.number} />;
     case "unknown":
-      return (
-        <EmptyState title="There is no such page">
-          <ButtonLink href={href({ page: "campaigns" })}>All campaigns</ButtonLink>
-        </EmptyState>
-      );
+      return <EmptyState title="There is no such page"><ButtonLink href={href({ page: "campaigns" })}>All campaigns</ButtonLink></EmptyState>;
   }
-}
-
-function hashOf(route: Route): string {
-  return route.page === "unknown" ? route.path : href(route);
 }
 
 function titleOf(route: Route): string {

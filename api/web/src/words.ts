@@ -1,7 +1,7 @@
 /** States, verdicts and causes in words, and the status colour that goes with each. The word always stands beside it. */
-import type { AttemptView, CampaignState, Cause, Change, TrialBrief, TrialState, Verdict } from "./api/types";
-import { labelOf } from "./campaign/data/values";
-import { clock, count } from "./format";
+import type { AttemptView, CampaignState, Cause, Change, TrialBrief, Verdict } from "./api/types";
+import { INACTIVE, labelOf, outcomeOf } from "./campaign/data/values";
+import { clock, count, counted } from "./format";
 
 export type Tone = "ok" | "oom" | "failed" | "pruned" | "running" | "plain";
 
@@ -14,17 +14,6 @@ export const CAMPAIGN_TONES: Record<CampaignState, Tone> = {
   failed: "oom",
 };
 
-export const VERDICT_WORDS: Record<Verdict, string> = {
-  ok: "ok",
-  oom: "out of memory",
-  crashed: "crashed",
-  timed_out: "timed out",
-  pruned: "pruned",
-  cancelled: "cancelled",
-  lost: "lost",
-  illegal: "illegal",
-};
-
 export const VERDICT_TONES: Record<Verdict, Tone> = {
   ok: "ok",
   oom: "oom",
@@ -34,13 +23,6 @@ export const VERDICT_TONES: Record<Verdict, Tone> = {
   cancelled: "pruned",
   lost: "failed",
   illegal: "failed",
-};
-
-export const STATE_WORDS: Record<TrialState, string> = {
-  planned: "planned",
-  submitted: "queued",
-  running: "running",
-  done: "done",
 };
 
 export const CAUSE_WORDS: Record<Cause, string> = {
@@ -58,6 +40,17 @@ export const CAUSE_WORDS: Record<Cause, string> = {
   crash: "crash",
 };
 
+const WORDS: Readonly<Record<string, string>> = { ...CAUSE_WORDS, timed_out: "timed out", submitted: "queued", enqueued: "by hand", [INACTIVE]: "inactive" };
+
+/** Of a verdict, state, cause or origin; what is none of them as it is. */
+export function wordOf(word: string): string {
+  return WORDS[word] ?? word;
+}
+
+export function toneOf(outcome: string): Tone {
+  return (VERDICT_TONES as Readonly<Record<string, Tone>>)[outcome] ?? (outcome === "running" ? "running" : "plain");
+}
+
 /** Why a job that has not started waits, and since when; empty for one that was not sent and not refused. */
 export function waitWords({ submitted_at, wait }: Pick<TrialBrief, "submitted_at" | "wait">): string {
   if (submitted_at === null) return wait;
@@ -71,8 +64,8 @@ export function whereWords({ failed_rank, phase }: Pick<AttemptView, "failed_ran
 
 /** How a trial ended, or how far it is. */
 export function trialWord(trial: Pick<TrialBrief, "state" | "verdict">): { word: string; tone: Tone } {
-  if (trial.verdict) return { word: VERDICT_WORDS[trial.verdict], tone: VERDICT_TONES[trial.verdict] };
-  return { word: STATE_WORDS[trial.state], tone: trial.state === "running" ? "running" : "plain" };
+  const outcome = outcomeOf(trial);
+  return { word: wordOf(outcome), tone: toneOf(outcome) };
 }
 
 /** "pipeline 64 → 32". */
@@ -83,10 +76,10 @@ export function changeWords({ knob, before, after }: Change): string {
 /** Failures by kind, the most frequent first: "3 out of memory, 1 hang". */
 export function failureWords(failures: Partial<Record<Cause, number>>): string {
   const counts = (Object.entries(failures) as [Cause, number][]).filter(([, times]) => times > 0).sort(([, a], [, b]) => b - a);
-  return counts.map(([cause, times]) => `${count(times)} ${CAUSE_WORDS[cause] ?? cause}`).join(", ");
+  return counts.map(([cause, times]) => `${count(times)} ${wordOf(cause)}`).join(", ");
 }
 
 /** Trials done of the budget's. Second runs are beyond it. */
 export function trialsOf(done: number, again: number, budget: number): string {
-  return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${count(again)} second run${again > 1 ? "s" : ""}` : ""}`;
+  return `${count(done - again)} of ${count(budget)} trials${again > 0 ? `, ${counted(again, "second run")}` : ""}`;
 }

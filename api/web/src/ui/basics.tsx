@@ -17,21 +17,19 @@ export function Button({ kind = "plain", busy = false, class: more, children, ..
   );
 }
 
-/** A link that looks like a button. */
 export function ButtonLink({ kind = "plain", ...rest }: AnchorHTMLAttributes<HTMLAnchorElement> & { kind?: "primary" | "plain" | "quiet" }) {
   return <a {...rest} class={`button ${kind}`} />;
 }
 
 interface CardProps {
   title?: ComponentChildren;
-  /** Beside the title, in its line. */
   aside?: ComponentChildren;
   class?: string;
   testid?: string;
   children: ComponentChildren;
 }
 
-/** A region with a heading; the heading's line has a fixed height, so that chips in it shift nothing. */
+/** The heading's line has a fixed height, so that chips in it shift nothing. */
 export function Card({ title, aside, class: more = "", testid, children }: CardProps) {
   return (
     <section class={`card ${more}`} data-testid={testid}>
@@ -58,10 +56,14 @@ interface ChipProps {
   children: ComponentChildren;
 }
 
+export function Dot({ tone }: { tone: Tone }) {
+  return <span class={`dot tone-${tone}`} aria-hidden="true" />;
+}
+
 /** A word with its colour as a dot; a button where it does something. */
 export function Chip({ tone, pressed, onClick, onRemove, title, testid, children }: ChipProps) {
   const act = onClick ?? onRemove;
-  const parts = [tone && <span class={`dot tone-${tone}`} aria-hidden="true" />, children, onRemove && <span aria-hidden="true">×</span>, onRemove && <span class="visually-hidden">remove</span>];
+  const parts = [tone && <Dot tone={tone} />, children, onRemove && <span role="img" aria-label="remove">×</span>];
   if (!act) return <span class="chip still" title={title} data-testid={testid}>{parts}</span>;
   return (
     <button type="button" class="chip" aria-pressed={pressed} onClick={act} title={title ?? (onRemove && "Remove this filter")} data-testid={testid}>
@@ -72,32 +74,31 @@ export function Chip({ tone, pressed, onClick, onRemove, title, testid, children
 
 interface TileProps {
   label: string;
-  /** What the label means. */
-  title?: string;
   /** No device ran what the figure is of. */
   simulated?: boolean;
   value: ComponentChildren;
   note?: ComponentChildren;
   testid?: string;
-  children?: ComponentChildren;
 }
 
-/** One figure: what it is, its value, and a line about it (the line's room is kept when it is empty). */
-export function Tile({ label, title, simulated = false, value, note, testid, children }: TileProps) {
+/** The note's room is kept when it is empty. */
+export function Tile({ label, simulated = false, value, note, testid }: TileProps) {
   return (
     <section class="card tile" data-testid={testid}>
-      <h2 class="tile-label small muted" title={title}>
+      <h2 class="tile-label small muted">
         {label}
-        {simulated && <span class="simulated">simulated</span>}
+        {simulated && <em>simulated</em>}
       </h2>
       <div class="tile-value">{value}</div>
-      {children}
       <div class="small muted">{note ?? "\u00a0"}</div>
     </section>
   );
 }
 
-/** Each leads to the campaigns that have it. */
+export function TrialLink({ campaign, number, children = `trial ${number}` }: { campaign: string; number: number; children?: ComponentChildren }) {
+  return <a href={href({ page: "trial", id: campaign, number })}>{children}</a>;
+}
+
 export function Tags({ tags }: { tags: readonly string[] }) {
   if (tags.length === 0) return null;
   return (
@@ -111,16 +112,14 @@ export function Tags({ tags }: { tags: readonly string[] }) {
 
 /** done of total as a thin bar; total null: no limit, so no bar, only its room. */
 export function Progress({ done, total, label }: { done: number; total: number | null; label: string }) {
-  if (total === null || total <= 0) return <div class="progress empty" />;
-  const part = Math.min(1, done / total);
+  if (!total) return <div class="progress empty" />;
   return (
     <div class="progress" role="progressbar" aria-label={label} aria-valuemin={0} aria-valuemax={total} aria-valuenow={Math.min(done, total)}>
-      <div style={{ width: `${part * 100}%` }} />
+      <div style={{ width: `${Math.min(1, done / total) * 100}%` }} />
     </div>
   );
 }
 
-/** Label above, the control below it, and what is wrong with it below that. */
 export function Field({ label, hint, mistake, children }: { label: string; hint?: string; mistake?: string | undefined; children: ComponentChildren }) {
   return (
     <label class="field">
@@ -138,13 +137,11 @@ export function Prose({ text }: { text: string }) {
 }
 
 /** One choice out of a few, all visible: a switch between views. */
-export function Switch<T extends string>({ label, options, value, onChange, testid }: { label: string; options: readonly (readonly [T, string])[]; value: T; onChange: (value: T) => void; testid?: string }) {
+export function Switch<T extends string>({ label, options, value, onChange }: { label: string; options: readonly (readonly [T, string])[]; value: T; onChange: (value: T) => void }) {
   return (
-    <div class="switch" role="group" aria-label={label} data-testid={testid}>
+    <div class="switch" role="group" aria-label={label}>
       {options.map(([name, words]) => (
-        <button type="button" key={name} aria-pressed={name === value} onClick={() => onChange(name)}>
-          {words}
-        </button>
+        <button type="button" key={name} aria-pressed={name === value} onClick={() => onChange(name)}>{words}</button>
       ))}
     </div>
   );

@@ -1,10 +1,9 @@
 /** Copy text. On plain http the browser has no clipboard for us: then the text is shown, selected, to be copied by hand. */
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { Button, type ButtonProps } from "./basics";
 import { Dialog } from "./dialog";
 
 type CopyProps = Omit<ButtonProps, "onClick"> & {
-  /** The text, or what makes or fetches it. */
   text: string | (() => string | Promise<string>);
   label?: string;
 };
@@ -37,21 +36,14 @@ export function CopyButton({ text, label = "Copy", ...rest }: CopyProps) {
       {byHand !== null && (
         <Dialog title="Copy by hand" onClose={() => setByHand(null)} wide>
           <p class="muted">Over http there is no clipboard: the text is selected.</p>
-          <SelectedText text={byHand} />
+          <pre ref={selectAll} class="code-block" tabIndex={0} onClick={(event) => selectAll(event.currentTarget)}>{byHand}</pre>
         </Dialog>
       )}
     </>
   );
 }
 
-/** A text that is selected as a whole: on arrival, and when it is clicked. */
-export function SelectedText({ text }: { text: string }) {
-  const element = useRef<HTMLPreElement>(null);
-  const select = () => element.current && getSelection()?.selectAllChildren(element.current);
-  useEffect(() => void select(), [text]);
-  return (
-    <pre ref={element} class="code-block" tabIndex={0} onClick={select}>
-      {text}
-    </pre>
-  );
+/** On arrival, and at each click. */
+function selectAll(text: HTMLElement | null): void {
+  if (text) getSelection()?.selectAllChildren(text);
 }

@@ -8,14 +8,12 @@ import { ErrorState } from "./states";
 interface DialogProps {
   title: string;
   onClose: () => void;
-  /** At the right of the title, before the close button. */
-  aside?: ComponentChildren;
   wide?: boolean;
   testid?: string;
   children: ComponentChildren;
 }
 
-export function Dialog({ title, onClose, aside, wide = false, testid, children }: DialogProps) {
+export function Dialog({ title, onClose, wide = false, testid, children }: DialogProps) {
   const element = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const opener = document.activeElement;
@@ -36,12 +34,7 @@ export function Dialog({ title, onClose, aside, wide = false, testid, children }
       <div class="dialog-inside">
         <header class="card-head">
           <h2>{title}</h2>
-          <div class="card-aside">
-            {aside}
-            <Button kind="quiet" onClick={onClose} aria-label="Close">
-              ×
-            </Button>
-          </div>
+          <Button kind="quiet" class="push" onClick={onClose} aria-label="Close">×</Button>
         </header>
         {children}
       </div>
@@ -55,21 +48,28 @@ interface ConfirmProps {
   action: string;
   danger?: boolean;
   busy?: boolean;
+  disabled?: boolean;
+  testid?: string;
   onConfirm: () => void;
   onClose: () => void;
 }
 
-/** Asks before something that cannot be taken back. */
-export function Confirm({ title, children, action, danger = false, busy = false, onConfirm, onClose }: ConfirmProps) {
+export function Confirm({ title, children, action, danger = false, busy = false, disabled = false, testid = "confirm", onConfirm, onClose }: ConfirmProps) {
   return (
-    <Dialog title={title} onClose={onClose} testid="confirm">
-      <div>{children}</div>
-      <div class="dialog-actions">
-        <Button onClick={onClose}>Back</Button>
-        <Button kind={danger ? "danger" : "primary"} busy={busy} onClick={onConfirm}>
-          {action}
-        </Button>
-      </div>
+    <Dialog title={title} onClose={onClose} testid={testid}>
+      <form
+        class="pile stretch"
+        onSubmit={(event) => {
+          event.preventDefault();
+          onConfirm();
+        }}
+      >
+        {children}
+        <div class="dialog-actions">
+          <Button onClick={onClose}>Back</Button>
+          <Button type="submit" kind={danger ? "danger" : "primary"} busy={busy} disabled={disabled}>{action}</Button>
+        </div>
+      </form>
     </Dialog>
   );
 }

@@ -8,7 +8,6 @@ import { save } from "./json";
 type DownloadProps = Omit<ButtonProps, "onClick" | "name"> & {
   /** Below v1/. */
   path: string;
-  /** Of the file. */
   name: string;
 };
 
@@ -20,9 +19,7 @@ export function Download({ path, name, children, ...rest }: DownloadProps) {
   };
   return (
     <>
-      <Button {...rest} busy={act.busy} title={`GET /v1/${path}`} onClick={() => void act.run(fetchIt)}>
-        {children}
-      </Button>
+      <Button {...rest} busy={act.busy} title={`GET /v1/${path}`} onClick={() => void act.run(fetchIt)}>{children}</Button>
       <Trouble act={act} />
     </>
   );

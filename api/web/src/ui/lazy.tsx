@@ -11,7 +11,7 @@ export function lazy<Props>(load: () => Promise<ComponentType<Props>>): Componen
     useEffect(() => {
       if (!Shown) void load().then((component) => show(() => (come = component)), () => show(() => Missing));
     }, []);
-    return Shown ? <Shown {...(props as Props & object)} /> : <LoadingState lines={8} height={36} />;
+    return Shown ? <Shown {...(props as Props & object)} /> : <LoadingState />;
   };
 }
 

@@ -28,9 +28,7 @@ export function Menu({ label, name, stays = false, testid, children }: MenuProps
   return (
     <details ref={element} class="menu" data-testid={testid} onKeyDown={escape}>
       <summary class="button" aria-label={name}>{label}</summary>
-      <div class="menu-inside" onClick={stays ? undefined : shut}>
-        {children}
-      </div>
+      <div class="menu-inside" onClick={stays ? undefined : shut}>{children}</div>
     </details>
   );
 }

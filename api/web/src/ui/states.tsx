@@ -2,12 +2,12 @@
 import type { ComponentChildren } from "preact";
 import type { StreamState } from "../api/stream";
 import type { Problem } from "../api/problem";
-import { Button, Prose } from "./basics";
+import { Button, Dot, Prose } from "./basics";
 
 /** Grey lines of about the height of what will come, so that nothing jumps. */
-export function LoadingState({ lines = 3, height = 20, label = "Loading" }: { lines?: number; height?: number; label?: string }) {
+export function LoadingState({ lines = 8, height = 36 }: { lines?: number; height?: number }) {
   return (
-    <div class="loading" role="status" aria-label={label}>
+    <div class="loading" role="status" aria-label="Loading">
       {Array.from({ length: lines }, (_, line) => (
         <div key={line} style={{ height: `${height}px`, width: line === lines - 1 && lines > 1 ? "60%" : "100%" }} />
       ))}
@@ -15,19 +15,15 @@ export function LoadingState({ lines = 3, height = 20, label = "Loading" }: { li
   );
 }
 
-/** Nothing is there: says why, and what to do. */
 export function EmptyState({ title, children }: { title: string; children?: ComponentChildren }) {
   return (
     <div class="empty-state" data-testid="empty">
-      <p>
-        <strong>{title}</strong>
-      </p>
+      <p><strong>{title}</strong></p>
       {children}
     </div>
   );
 }
 
-/** What the service said, whole, and a way to try again. */
 export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: () => void }) {
   return (
     <div class="error-state" role="alert" data-testid="error">
@@ -35,18 +31,10 @@ export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: (
         <strong>{problem.title}</strong>
         {problem.status > 0 && <span class="muted"> ({problem.status})</span>}
       </p>
-      {problem.detail && problem.detail !== problem.title && (
-        <p>
-          <Prose text={problem.detail} />
-        </p>
-      )}
+      {problem.detail && problem.detail !== problem.title && <p><Prose text={problem.detail} /></p>}
       {problem.mistakes.length > 1 && (
         <ul>
-          {problem.mistakes.map((mistake) => (
-            <li key={mistake.pointer + mistake.detail}>
-              <code>{mistake.pointer || "the body"}</code>: <Prose text={mistake.detail} />
-            </li>
-          ))}
+          {problem.mistakes.map(({ pointer, detail }) => <li key={pointer + detail}><code>{pointer || "the body"}</code>: <Prose text={detail} /></li>)}
         </ul>
       )}
       {onRetry && <Button onClick={onRetry}>Try again</Button>}
@@ -54,32 +42,18 @@ export function ErrorState({ problem, onRetry }: { problem: Problem; onRetry?: (
   );
 }
 
-const STREAM_WORDS: Record<StreamState, string> = {
-  connecting: "connecting",
-  live: "live",
-  reconnecting: "reconnecting",
-  paused: "paused",
-  stopped: "not live",
-};
-
-/** The word of the stream's state with its dot; always the same width, so that the header stands still. */
+/** Always of one width, so that the header stands still. */
 export function LiveMark({ state }: { state: StreamState }) {
   const tone = state === "live" ? "ok" : state === "reconnecting" ? "failed" : "pruned";
   return (
-    <span class="live-mark small" role="status" data-testid="live" data-state={state}>
-      <span class={`dot tone-${tone}`} aria-hidden="true" /> {STREAM_WORDS[state]}
+    <span class="live-mark small muted" role="status" data-testid="live" data-state={state}>
+      <Dot tone={tone} /> {state === "stopped" ? "not live" : state}
     </span>
   );
 }
 
-/** Says that what is shown may be old, while the stream is away. It lies over the page and moves nothing. */
+/** While the stream is away. It lies over the page and moves nothing. */
 export function ReconnectingBanner({ state }: { state: StreamState }) {
-  if (state !== "reconnecting" && state !== "stopped") return null;
-  return (
-    <div class="banner" role="status" data-testid="reconnecting">
-      {state === "reconnecting"
-        ? "The service does not answer. What is shown may be old; it goes on by itself."
-        : "Live updates have ended: load the page again."}
-    </div>
-  );
+  const words = { reconnecting: "The service does not answer. What is shown may be old; it goes on by itself.", stopped: "Live updates have ended: load the page again." };
+  return state in words ? <div class="banner" role="status" data-testid="reconnecting">{words[state as keyof typeof words]}</div> : null;
 }

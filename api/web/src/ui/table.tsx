@@ -1,7 +1,6 @@
 /** The parts of a table: a head that sorts by keyboard and mouse, and a frame that scrolls sideways on a phone. */
 import type { ComponentChildren } from "preact";
 
-/** A column to sort by, and the way. */
 export interface Sort {
   key: string;
   descending: boolean;
@@ -38,9 +37,7 @@ export function Head({ sort, onSort, by, descendingFirst = false, numeric = fals
       ) : (
         <button type="button" onClick={() => onSort({ key: by, descending: mine ? !sort.descending : descendingFirst })}>
           {children}
-          <span class="arrow" aria-hidden="true">
-            {mine ? (sort.descending ? "▼" : "▲") : ""}
-          </span>
+          <span class="arrow" aria-hidden="true">{mine && (sort.descending ? "▼" : "▲")}</span>
         </button>
       )}
     </th>
@@ -50,9 +47,7 @@ export function Head({ sort, onSort, by, descendingFirst = false, numeric = fals
 export function TableFrame({ label, testid, dense = false, children }: { label: string; testid?: string; dense?: boolean; children: ComponentChildren }) {
   return (
     <div class="table-frame" tabIndex={0} role="region" aria-label={label}>
-      <table class={dense ? "dense" : undefined} data-testid={testid}>
-        {children}
-      </table>
+      <table class={dense ? "dense" : undefined} data-testid={testid}>{children}</table>
     </div>
   );
 }

@@ -7,16 +7,11 @@ const SECOND_MS = 1000;
 const now = new Store(Date.now());
 setInterval(() => document.hidden || now.set(Date.now()), SECOND_MS);
 
-/** The time in milliseconds, every second anew. */
 export function useNow(): number {
   return useStore(now);
 }
 
 /** "5 min ago", with the time itself as title. */
 export function Ago({ time }: { time: string }) {
-  return (
-    <time dateTime={time} title={clock(time)}>
-      {ago(time, useNow())}
-    </time>
-  );
+  return <time dateTime={time} title={clock(time)}>{ago(time, useNow())}</time>;
 }

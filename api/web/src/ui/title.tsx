@@ -1,5 +1,4 @@
-/** The heading of a page. Where another page was gone to, focus goes to its heading, so that a keyboard goes on from there
- * and a screen reader says where one is. */
+/** The heading of a page, which gets the focus: a keyboard goes on from there, and a screen reader says where one is. */
 import type { ComponentChildren } from "preact";
 import { useLayoutEffect, useRef } from "preact/hooks";
 
@@ -12,9 +11,5 @@ export function Title({ children }: { children: ComponentChildren }) {
     if (last !== null && last !== path) element.current?.focus({ preventScroll: true });
     last = path;
   }, []);
-  return (
-    <h1 ref={element} tabIndex={-1}>
-      {children}
-    </h1>
-  );
+  return <h1 ref={element} tabIndex={-1}>{children}</h1>;
 }

@@ -1,11 +1,12 @@
 /** The filters as the page holds them: read from the address, written to it, and said in words. */
 import { useMemo } from "preact/hooks";
 import { clearFilters, setFilters, useFilters } from "../../filters";
-import { CAUSE_WORDS, STATE_WORDS, VERDICT_WORDS } from "../../words";
+import { wordOf } from "../../words";
 import { type Condition, type Filters, OTHER_KEYS, readFilters, written } from "./filters";
 import type { Goal } from "./goal";
 import { quantityLabel, quantityWords } from "./quantities";
-import { INACTIVE } from "./values";
+
+export { wordOf };
 
 export function useConditions(): Filters {
   const query = useFilters();
@@ -20,11 +21,6 @@ export function setConditions(changes: Readonly<Record<string, Condition | null>
   setFilters(Object.fromEntries(entries));
 }
 
-export function setText(text: string): void {
-  setFilters({ text: text || null });
-}
-
-/** Sorting and the like stay. */
 export function clearConditions(): void {
   clearFilters([...OTHER_KEYS].filter((name) => name !== "text"));
 }
@@ -35,10 +31,4 @@ export function conditionWords(name: string, condition: Condition, goal: Goal): 
   if (condition.kind === "words") return `${label} ${condition.words.map(wordOf).join(" or ")}`;
   const [low, high] = [condition.low, condition.high].map((end) => quantityWords(name, end, goal));
   return low === high ? `${label} ${low}` : `${label} ${low} to ${high}`;
-}
-
-/** A verdict, a state or a cause in plain words; what is none of them as it is. */
-export function wordOf(word: string): string {
-  const known: Readonly<Record<string, string>> = { ...CAUSE_WORDS, ...STATE_WORDS, ...VERDICT_WORDS };
-  return known[word] ?? (word === INACTIVE ? "inactive" : word);
 }

@@ -7,10 +7,10 @@ import type { Analysis, CampaignView, EventView, TrialBrief, TrialBriefPage } fr
 import { Store } from "../../store";
 import { afterFrame } from "../charts/frames";
 import { campaignPath, PAGE, trialsPath } from "./paths";
-import { type Throttled, throttle } from "./throttle";
+import { throttle } from "./throttle";
 import { upsert } from "./upsert";
 
-/** trialsRead: all pages of trials have come. problem: of the last read; what was read before stays. */
+/** problem: of the last read; what was read before stays. */
 export interface Snapshot {
   readonly campaign?: CampaignView;
   readonly trials: readonly TrialBrief[];
@@ -33,22 +33,19 @@ export class Feed {
   private readonly aborter = new AbortController();
   private readonly named = new Set<number>();
   private campaignAsked = false;
-  private readonly events: Throttled;
-  private readonly findings: Throttled;
+  private readonly events = throttle(() => this.guarded(() => this.readNamed()), EVENTS_GAP_MS);
+  private readonly findings = throttle(() => this.guarded(() => this.readFindings()), FINDINGS_GAP_MS, FINDINGS_PATIENCE);
 
   constructor(private readonly id: string) {
     this.path = campaignPath(id);
-    this.events = throttle(() => this.guarded(() => this.readNamed()), EVENTS_GAP_MS);
-    this.findings = throttle(() => this.guarded(() => this.readFindings()), FINDINGS_GAP_MS, FINDINGS_PATIENCE);
-    // What the page begins with comes first, and is painted before anything else is asked for. Findings take the service
-    // longest.
+    // What the page begins with is painted before anything else is asked for. Findings take the service longest.
     const painted = this.guarded(() => this.readAll()).then(() => new Promise<void>(afterFrame));
     void painted.then(() => this.findings.ask());
     let first = true;
     this.stream = openStream(
       id,
       {
-        // What was missed before the connection is looked up after it, which costs next to nothing where nothing was.
+        // What was missed before the connection costs next to nothing where nothing was.
         onReady: () => {
           void this.guarded(() => this.readAll());
           if (!first) this.findings.ask();
@@ -67,7 +64,6 @@ export class Feed {
     this.aborter.abort();
   }
 
-  /** Read everything again, as after an action that a person took. */
   refresh(): void {
     void this.guarded(() => this.readAll());
     this.findings.ask();
@@ -90,13 +86,10 @@ export class Feed {
     this.campaignAsked = false;
     if (numbers.length > MOST_NUMBERS) return this.readAll();
     const path = withQuery(`${this.path}/trials`, { view: "brief", page_size: PAGE, number: numbers });
-    const [page, campaign] = await Promise.all([
-      numbers.length > 0 ? this.read<TrialBriefPage>(path) : null,
-      campaignToo ? this.read<CampaignView>(this.path) : null,
-    ]);
+    const [page, campaign] = await Promise.all([numbers.length > 0 && this.read<TrialBriefPage>(path), campaignToo && this.read<CampaignView>(this.path)]);
     this.put({ ...(page && this.with(page.trials)), ...(campaign && { campaign }) });
     // The figures of other settings change with the baseline's runs and with second runs.
-    if (page?.trials.some(({ origin, verdict }) => origin !== "search" && verdict !== null)) await this.readTrials();
+    if (page && page.trials.some(({ origin, verdict }) => origin !== "search" && verdict !== null)) await this.readTrials();
   }
 
   private async readAll(): Promise<void> {
@@ -117,9 +110,7 @@ export class Feed {
   }
 
   private with(fresh: readonly TrialBrief[]): Partial<Snapshot> {
-    const trials = this.snapshot.get().trials;
-    const merged = upsert(trials, fresh);
-    return merged === trials ? {} : { trials: merged };
+    return { trials: upsert(this.snapshot.get().trials, fresh) };
   }
 
   private put(part: Partial<Snapshot>): void {

@@ -1,9 +1,7 @@
-/** Which trials a person is looking at: conditions in data units, so that a trial that arrives later is judged by them
- * too. They live in the address, and every chart and the table obey the same ones. */
+/** Which trials a person is looking at: conditions in data units, so that a trial that arrives later is judged by them. */
 import type { TrialBrief } from "../../api/types";
 import { isContinuous, outcomeOf, valueOf } from "./values";
 
-/** Either a closed range of numbers, or any of some words. */
 export type Condition =
   | { readonly kind: "range"; readonly low: number; readonly high: number }
   | { readonly kind: "words"; readonly words: readonly string[] };
@@ -13,8 +11,6 @@ export interface Filters {
   readonly text: string;
   readonly on: Readonly<Record<string, Condition>>;
 }
-
-export const NO_FILTERS: Filters = { text: "", on: {} };
 
 // Of the address, what is no condition.
 export const OTHER_KEYS = new Set(["text", "sort", "lines", "x", "show", "across", "up", "slice", "below", "left", "log", "against", "lanes", "pick", "beside", "tab"]);
@@ -29,7 +25,7 @@ export function isEmpty(filters: Filters): boolean {
   return filters.text === "" && Object.keys(filters.on).length === 0;
 }
 
-export function meets(trial: TrialBrief, name: string, condition: Condition): boolean {
+function meets(trial: TrialBrief, name: string, condition: Condition): boolean {
   const value = valueOf(trial, name);
   if (value === null) return false;
   if (condition.kind === "words") return condition.words.includes(String(value));
@@ -45,12 +41,9 @@ export function passes(trial: TrialBrief, filters: Filters, except?: string): bo
 }
 
 function hasText(trial: TrialBrief, text: string): boolean {
-  const words = `#${trial.number} ${trial.plan_key} ${outcomeOf(trial)} ${trial.failure ?? ""} ${trial.reason} ${trial.origin} ${trial.nodes.join(" ")}`;
-  const all = words.toLowerCase();
-  return text
-    .toLowerCase()
-    .split(/\s+/)
-    .every((word) => all.includes(word));
+  const words = [`#${trial.number}`, trial.plan_key, outcomeOf(trial), trial.failure, trial.reason, trial.origin, ...trial.nodes];
+  const all = words.join(" ").toLowerCase();
+  return text.toLowerCase().split(/\s+/).every((word) => all.includes(word));
 }
 
 /** A condition with a word added, or taken out where it is there; null where none is left. */
@@ -75,13 +68,8 @@ function readRange(words: readonly string[]): Condition | null {
   return ends.length === 2 && ends.every(Number.isFinite) ? { kind: "range", low: ends[0]!, high: ends[1]! } : null;
 }
 
-/** The values of one name in the query of an address. */
 export function written(name: string, condition: Condition): string[] {
   // An address that can be read aloud; brushes of what was measured are given in pixels, which are coarser.
-  const number = isContinuous(name) ? short : String;
+  const number = (value: number) => String(isContinuous(name) ? Number(value.toPrecision(6)) : value);
   return condition.kind === "range" ? [`${number(condition.low)}..${number(condition.high)}`] : [...condition.words];
-}
-
-function short(value: number): string {
-  return String(Number(value.toPrecision(6)));
 }

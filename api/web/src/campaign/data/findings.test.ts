@@ -4,7 +4,7 @@ import { cellsOf } from "./cells";
 import { frontOf } from "./front";
 import { type Goal, merit } from "./goal";
 import { bestSoFar } from "./progress";
-import { inOrder } from "./rows";
+import { inOrder, surprise } from "./rows";
 import { ticks } from "../charts/scales";
 import { reaching, trial } from "./trial.fixture";
 import { AXES, type Dimension } from "./values";
@@ -43,9 +43,16 @@ test("a trial in flight is no step of the best so far", () => {
 
 test("failed trials come last upwards and downwards", () => {
   const trials = [null, 2, 9, null, 5].map((value, number) => reaching(number, value));
-  const numbers = (descending: boolean) => inOrder(trials, { column: "objective", descending }).map((one) => one.number);
+  const numbers = (descending: boolean) => inOrder(trials, { key: "objective", descending }).map((one) => one.number);
   expect(numbers(true)).toEqual([2, 4, 1, 0, 3]);
   expect(numbers(false)).toEqual([1, 4, 2, 0, 3]);
+});
+
+test("sorted by how far off the expected step was, the slowest of the expected come first", () => {
+  const expecting = (step_time_s: number | null) => ({ expectation: step_time_s && { step_time_s } }) as Partial<TrialBrief>;
+  const trials = [2, 0.5, null, 1].map((expected, number) => trial(number, {}, expecting(expected)));
+  expect(inOrder(trials, { key: "expected", descending: true }).map(({ number }) => number)).toEqual([1, 3, 0, 2]);
+  expect(trials.map(surprise)).toEqual([-0.5, 1, null, 0]);
 });
 
 test("a cell counts what was tried and what ran out of memory, and has the best of the rest", () => {

@@ -15,19 +15,13 @@ const LABELS: Readonly<Record<string, string>> = {
   step_time: "step time",
   tflops_per_device: "TFLOP/s per device",
   mfu: "MFU",
-  cost: "cost",
 };
 
 /** The service says the unit with the first value; before, there is nothing to show in it. */
 export function goalOf({ spec, summary }: CampaignView): Goal {
-  const said = (summary.fastest_once ?? summary.baseline)?.objective;
+  const { unit = "", smaller_is_better: smallerIsBetter = false } = (summary.fastest_once ?? summary.baseline)?.objective ?? {};
   const samples = (spec.model as unknown) === "unknown";
-  return {
-    label: worded({ samples }, LABELS[spec.objective] ?? spec.objective),
-    samples,
-    unit: said?.unit ?? "",
-    smallerIsBetter: said?.smaller_is_better ?? false,
-  };
+  return { label: worded({ samples }, LABELS[spec.objective] ?? spec.objective), samples, unit, smallerIsBetter };
 }
 
 /** A text about tokens, as the campaign has them. */
@@ -44,7 +38,6 @@ export function isAgain({ origin }: Pick<TrialBrief, "origin">): boolean {
   return origin === "confirmation";
 }
 
-/** What stands beside a gain of first runs. */
 export const NOT_CONFIRMED = "first run, not confirmed";
 
 /** 0 for the worst to 1 for the best of the values between the ends. */

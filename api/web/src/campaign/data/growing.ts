@@ -9,25 +9,15 @@ const STEP = 30;
 /** In pixels: the next rows are there before one sees that they were not. */
 const NEAR = 1200;
 
-interface Grown {
-  readonly of: unknown;
-  readonly rows: number;
-}
-
-/** of: what the list is of; another starts it anew. most: where it stops. Gives the rows to show, and what to put after
- * the last of them. */
+/** of: another starts the list anew. Gives the rows to show, and what to put after the last of them. */
 export function useGrowing<E extends Element>(of: unknown, most: number): [number, RefObject<E | null>] {
   const end = useRef<E>(null);
-  const [grown, grow] = useState<Grown>({ of, rows: FIRST });
+  const [grown, grow] = useState({ of, rows: FIRST });
   const rows = Math.min(most, grown.of === of ? grown.rows : FIRST);
   useLayoutEffect(() => {
     if (rows >= most || end.current === null) return;
-    const observer = new IntersectionObserver(
-      (entries) => {
-        if (entries.some((entry) => entry.isIntersecting)) grow({ of, rows: rows + STEP });
-      },
-      { rootMargin: `${NEAR}px` },
-    );
+    const near = (entries: IntersectionObserverEntry[]) => entries.some((entry) => entry.isIntersecting) && grow({ of, rows: rows + STEP });
+    const observer = new IntersectionObserver(near, { rootMargin: `${NEAR}px` });
     observer.observe(end.current);
     const all = () => grow({ of, rows: most });
     addEventListener("beforeprint", all);

@@ -1,7 +1,6 @@
 /** Which trials are laid side by side: in the address, as a link shows what its sender saw. */
 import { setFilters } from "../../filters";
 
-/** More do not fit beside each other. */
 export const MOST = 5;
 
 export function pickedOf(query: URLSearchParams): number[] {

@@ -5,7 +5,6 @@ import { DEFAULTS, type Dimension, INACTIVE } from "./values";
 /** What stands in each field, by the dimension's name. */
 export type Typed = Readonly<Record<string, string>>;
 
-/** The fields of `plan`. */
 export function typedOf(dimensions: readonly Dimension[], plan: Plan | undefined): Typed {
   return Object.fromEntries(
     dimensions.map(({ name, label, values }) => {

@@ -6,17 +6,15 @@ import { type Dimension, labelOf, MEASURED } from "./values";
 type Words = (value: number, digits?: number) => string;
 
 const plain: Words = (value, digits = 4) => number(value, digits);
-const exact: Words = (value) => String(value);
 
 const BY_UNIT: Readonly<Record<string, Words>> = { s: stepTime, B: bytes, share };
 
-/** By the names of `values.ts`. */
 const MEASURES: Readonly<Record<string, readonly [label: string, words: Words]>> = {
   ...Object.fromEntries(MEASURED.map(({ name, label, unit }) => [name, [label, BY_UNIT[unit] ?? plain] as const])),
   predicted_step_time: ["predicted step time", stepTime],
   predicted_memory: ["predicted memory", bytes],
   device_hours: ["device-hours", plain],
-  number: ["trial", exact],
+  number: ["trial", String],
 };
 
 export interface Quantity {
@@ -41,5 +39,5 @@ export function isBytes(name: string): boolean {
 }
 
 export function quantityWords(name: string, value: number, goal: Goal, digits?: number): string {
-  return name === "objective" ? bareObjective(value, goal.unit, digits) : (MEASURES[name]?.[1] ?? exact)(value, digits);
+  return name === "objective" ? bareObjective(value, goal.unit, digits) : (MEASURES[name]?.[1] ?? String)(value, digits);
 }

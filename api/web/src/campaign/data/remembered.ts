@@ -2,18 +2,16 @@
 import { useState } from "preact/hooks";
 
 export function useRemembered<T>(key: string, first: T): [T, (value: T) => void] {
-  const [value, setValue] = useState<T>(() => read(key) ?? first);
+  const [value, setValue] = useState<T>(() => {
+    try {
+      return (JSON.parse(localStorage.getItem(key) ?? "null") as T | null) ?? first;
+    } catch {
+      return first;
+    }
+  });
   const remember = (next: T) => {
     localStorage.setItem(key, JSON.stringify(next));
     setValue(next);
   };
   return [value, remember];
-}
-
-function read<T>(key: string): T | null {
-  try {
-    return JSON.parse(localStorage.getItem(key) ?? "null") as T | null;
-  } catch {
-    return null;
-  }
 }

@@ -1,38 +1,31 @@
 /** The order of the table: trials without the sorted value come last, upwards and downwards alike. */
 import type { TrialBrief } from "../../api/types";
+import type { Sort } from "../../ui/table";
 import { INACTIVE, type Value, valueOf } from "./values";
 
-export interface Order {
-  readonly column: string;
-  readonly descending: boolean;
-}
-
 /** What a column sorts by; null sorts last. */
-export function sortValue(trial: TrialBrief, column: string): Value | null {
-  switch (column) {
-    case "nodes":
-      return trial.nodes.join(" ") || null;
-    case "gain":
-      return trial.gain_over_baseline;
-    default: {
-      const value = valueOf(trial, column);
-      return value === INACTIVE ? null : value;
-    }
-  }
+function sortValue(trial: TrialBrief, column: string): Value | null {
+  if (column === "expected") return surprise(trial);
+  if (column === "nodes") return trial.nodes.join(" ") || null;
+  if (column === "gain") return trial.gain_over_baseline;
+  const value = valueOf(trial, column);
+  return value === INACTIVE ? null : value;
 }
 
-export function inOrder(trials: readonly TrialBrief[], { column, descending }: Order): TrialBrief[] {
+/** Measured over expected step minus 1: above 0 it was slower. */
+export function surprise({ step_time_s, expectation }: TrialBrief): number | null {
+  return step_time_s === null || expectation === null ? null : step_time_s / expectation.step_time_s - 1;
+}
+
+export function inOrder(trials: readonly TrialBrief[], { key: column, descending }: Sort): TrialBrief[] {
   const keyed = trials.map((trial) => ({ trial, key: sortValue(trial, column) }));
   keyed.sort((a, b) => {
-    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || byNumber(a, b);
+    const byNumber = a.trial.number - b.trial.number;
+    if (a.key === null || b.key === null) return Number(a.key === null) - Number(b.key === null) || byNumber;
     // Of a knob that takes words beside numbers, the numbers come first.
     const kind = Number(typeof a.key === "string") - Number(typeof b.key === "string");
     const sign = kind || (a.key < b.key ? -1 : a.key > b.key ? 1 : 0);
-    return (descending ? -sign : sign) || byNumber(a, b);
+    return (descending ? -sign : sign) || byNumber;
   });
   return keyed.map(({ trial }) => trial);
-}
-
-function byNumber(a: { trial: TrialBrief }, b: { trial: TrialBrief }): number {
-  return a.trial.number - b.trial.number;
 }

@@ -9,7 +9,7 @@ export interface Setting extends TrialBrief {
 }
 
 // A row that says the same stays the same object, so that it is not drawn anew.
-const kept = new WeakMap<TrialBrief, Setting & { again: readonly TrialBrief[] }>();
+const kept = new WeakMap<TrialBrief, Setting>();
 
 export function settingsOf(trials: readonly TrialBrief[]): Setting[] {
   const runs = new Map<string, TrialBrief[]>();
@@ -27,14 +27,13 @@ export function settingsOf(trials: readonly TrialBrief[]): Setting[] {
 
 function folded(first: TrialBrief, again: readonly TrialBrief[]): Setting {
   const before = kept.get(first);
-  if (before?.again.length === again.length && again.every((run, at) => run === before.again[at])) return before;
+  if (before?.again?.length === again.length && again.every((run, at) => run === before.again![at])) return before;
   const { objective, stepTime_s, gain } = figuresOf(first);
   const row = { ...first, again, objective, step_time_s: stepTime_s, gain_over_baseline: gain };
   kept.set(first, row);
   return row;
 }
 
-/** The row that a run is in. */
 export function settingOf(rows: readonly Setting[], number: number): Setting | undefined {
   return rows.find((row) => row.number === number || row.again?.some((run) => run.number === number));
 }

@@ -1,13 +1,6 @@
 /** A task that many events ask for: never twice at once, with a pause between, and the last request is never lost. */
-
-export interface Throttled {
-  ask: () => void;
-  stop: () => void;
-}
-
-/** gapMs: from the end of one run to the start of the next; `patience` times as long as the last run took, if longer, so
- * that a slow answer is not asked for all the time. */
-export function throttle(task: () => Promise<void>, gapMs: number, patience = 0): Throttled {
+/** gapMs: from the end of one run to the next; or `patience` times as long as the last one took, if longer. */
+export function throttle(task: () => Promise<void>, gapMs: number, patience = 0) {
   let asked = false;
   let busy = false;
   let stopped = false;

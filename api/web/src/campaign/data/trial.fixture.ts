@@ -1,28 +1,8 @@
 /** Trials for tests: a measured one by default. */
 import type { Plan, TrialBrief } from "../../api/types";
-import { MEASURED } from "./values";
+import { DEFAULTS, MEASURED } from "./values";
 
-export const PLAN: Plan = {
-  tp: 1,
-  pp: 1,
-  dp: 8,
-  cp: 1,
-  ep: 1,
-  etp: 0,
-  vpp: 1,
-  first_stage_less_layers: 0,
-  last_stage_less_layers: 0,
-  micro_batch_size: 1,
-  grad_accum_steps: 1,
-  zero_stage: 0,
-  zero_group: 0,
-  recompute: "none",
-  schedule: "1f1b",
-  sequence_parallel: true,
-  recompute_interval: 1,
-  context: "all_gather",
-  knobs: {},
-};
+export const PLAN = { ...DEFAULTS, dp: 8, knobs: {} } as unknown as Plan;
 
 const NUMBERS = Object.fromEntries(MEASURED.map(({ field }) => [field, 1]));
 
@@ -37,7 +17,6 @@ export function trial(number: number, plan: Partial<Plan> = {}, more: Partial<Tr
     plan: { ...PLAN, ...plan },
     plan_key: `tp${plan.tp ?? 1} pp${plan.pp ?? 1}`,
     ...NUMBERS,
-    step_time_s: 1,
     step_time_low_s: 0.9,
     step_time_high_s: 1.1,
     objective: { value: 100, low: 90, high: 110 },

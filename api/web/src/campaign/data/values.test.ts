@@ -59,6 +59,6 @@ test("knobs are filtered by words and by exact numbers, inactive ones by their o
 
 test("a table sorted by a knob has numbers before words and inactive ones last", () => {
   const trials = [withKnobs(0), withKnobs(1, { w: "auto" }), withKnobs(2, { w: 8 }), withKnobs(3, { w: 2 })];
-  const order = (descending: boolean) => inOrder(trials, { column: "knobs.w", descending }).map(({ number }) => number);
+  const order = (descending: boolean) => inOrder(trials, { key: "knobs.w", descending }).map(({ number }) => number);
   expect([order(false), order(true)]).toEqual([[3, 2, 1, 0], [1, 2, 3, 0]]);
 });

@@ -19,15 +19,11 @@ const KNOB = "knobs.";
 /** Of a plan in which the knob is inactive. */
 export const INACTIVE = "–";
 
-/** The axes of a plan in the order of reading. */
 export const AXES: readonly Dimension[] = taken.axes.map(({ name, label, title, values }) => ({ name, label, title, values }));
 
 /** Of an axis that no plan names. */
 export const DEFAULTS: Readonly<Record<string, Value>> = Object.fromEntries(taken.axes.map((axis) => [axis.name, axis.default]));
 
-const LABELS: Readonly<Record<string, string>> = Object.fromEntries(AXES.map(({ name, label }) => [name, label]));
-
-/** What the plans of a campaign may differ in. */
 export function dimensionsOf({ spec: { knobs = [] } }: Pick<CampaignView, "spec">): Dimension[] {
   return [...AXES, ...knobs.map(({ name, values, meaning }) => knobDimension(name, values, meaning))];
 }
@@ -39,7 +35,7 @@ export function knobDimension(name: string, values: readonly Value[], meaning = 
 
 /** The short name of a dimension; of what is none, the name itself. */
 export function labelOf(name: string): string {
-  return LABELS[name] ?? (name.startsWith(KNOB) ? name.slice(KNOB.length) : name);
+  return AXES.find((axis) => axis.name === name)?.label ?? (name.startsWith(KNOB) ? name.slice(KNOB.length) : name);
 }
 
 /** A number that a trial's own run measured. field: of the trial. unit: s, B, or empty. */
@@ -72,7 +68,7 @@ const NUMBERS: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = {
   predicted_memory: (trial) => trial.expectation?.peak_bytes ?? null,
 };
 
-const MEASURES: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = {
+const MEASURES: typeof NUMBERS = {
   ...NUMBERS,
   number: (trial) => trial.number,
   verdict: outcomeOf,
@@ -80,21 +76,19 @@ const MEASURES: Readonly<Record<string, (trial: TrialBrief) => Value | null>> = 
   origin: (trial) => trial.origin,
 };
 
-/** Whether it is a number on a continuous scale, unlike one that counts. */
+/** Unlike a number that counts. */
 export function isContinuous(name: string): boolean {
   return name in NUMBERS;
 }
 
 /** Null where the trial has no such value. */
 export function valueOf(trial: TrialBrief, name: string): Value | null {
-  const measure = MEASURES[name];
-  if (measure !== undefined) return measure(trial);
+  if (MEASURES[name]) return MEASURES[name](trial);
   if (name.startsWith(KNOB)) return trial.plan.knobs?.[name.slice(KNOB.length)] ?? INACTIVE;
   return (trial.plan as unknown as Record<string, Value>)[name] ?? null;
 }
 
-/** The verdict of a trial that has ended, else its state. */
-export function outcomeOf(trial: TrialBrief): string {
+export function outcomeOf(trial: Pick<TrialBrief, "state" | "verdict">): string {
   return trial.verdict ?? trial.state;
 }
 
@@ -110,22 +104,16 @@ export function levelsOf(trials: readonly TrialBrief[], { name, values }: Dimens
   return [...inactive, ...[...found].sort((a, b) => (values.length > 0 ? rank(a) - rank(b) : Number(a) - Number(b)))];
 }
 
-/** The dimensions in which the trials differ, without those that follow from the others: see `follows`, and a knob that has
- * one value wherever it is active. */
+/** Those in which the trials differ, without what follows from the others, as a knob of one value wherever it is active. */
 export function varying(trials: readonly TrialBrief[], dimensions: readonly Dimension[]): Dimension[] {
-  return dimensions.filter((dimension) => {
-    const levels = levelsOf(trials, dimension).filter((level) => level !== INACTIVE);
-    return levels.length > 1 && !follows(trials, dimension.name);
-  });
+  const varies = (one: Dimension) => levelsOf(trials, one).filter((level) => level !== INACTIVE).length > 1;
+  return dimensions.filter((one) => varies(one) && !follows(trials, one.name));
 }
 
 /** True for dp where all trials fill the same devices, and for accumulation where all have one global batch. */
 function follows(trials: readonly TrialBrief[], name: string): boolean {
-  const product =
-    name === "dp"
-      ? ({ plan }: TrialBrief) => plan.tp * plan.pp * plan.cp * plan.dp
-      : name === "grad_accum_steps"
-        ? ({ plan }: TrialBrief) => plan.micro_batch_size * plan.grad_accum_steps * plan.dp
-        : null;
+  const devices = ({ plan }: TrialBrief) => plan.tp * plan.pp * plan.cp * plan.dp;
+  const batch = ({ plan }: TrialBrief) => plan.micro_batch_size * plan.grad_accum_steps * plan.dp;
+  const product = name === "dp" ? devices : name === "grad_accum_steps" ? batch : null;
   return product !== null && new Set(trials.map(product)).size === 1;
 }

@@ -1,8 +1,8 @@
-/** What the campaign was asked for, and what people say of it: the spec as written, notes, tags, and all of it as files. */
+/** What the campaign was asked for and what people say of it: spec, notes, tags, and all of it as files. */
 import { useEffect, useState } from "preact/hooks";
 import { text } from "../../api/client";
 import type { CampaignView } from "../../api/types";
-import { count, number } from "../../format";
+import { counted, number } from "../../format";
 import { href } from "../../router";
 import { Card, Tags } from "../../ui/basics";
 import { Download } from "../../ui/download";
@@ -27,7 +27,7 @@ export function AboutTab({ campaign: { id, notes, tags, lessons } }: { campaign:
         <Card title="Learns from" testid="lessons">
           {lessons.map(({ campaign_id, trials, weight, calibration }) => (
             <p key={campaign_id}>
-              <a href={href({ page: "campaign", id: campaign_id })}>{campaign_id}</a> ({calibration && "calibration of "}{count(trials)} {trials === 1 ? "trial" : "trials"}, each worth {number(weight, 2)} of its own)
+              <a href={href({ page: "campaign", id: campaign_id })}>{campaign_id}</a> ({calibration && "calibration of "}{counted(trials, "trial")}, each worth {number(weight, 2)} of its own)
             </p>
           ))}
         </Card>

@@ -3,9 +3,8 @@ import { useResource } from "../../api/resource";
 import type { CampaignView, Change, TrialBrief, TrialView } from "../../api/types";
 import { setFilters } from "../../filters";
 import { bytes, gain, gainInterval, objective } from "../../format";
-import { href } from "../../router";
-import { Button, Card, Chip } from "../../ui/basics";
-import { CAUSE_WORDS, changeWords, trialWord } from "../../words";
+import { Button, Card, Chip, TrialLink } from "../../ui/basics";
+import { changeWords, trialWord, wordOf } from "../../words";
 import { figuresOf } from "../data/figures";
 import { NOT_CONFIRMED } from "../data/goal";
 import { campaignPath } from "../data/paths";
@@ -26,9 +25,8 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
   }
   const speed = best.objective;
   const [head, ...rest] = objective(speed.value, speed.unit).split(" ");
-  const differs = !kept && best.changes.length > 0;
   const gained = kept ? null : best.gain_over_baseline;
-  // The first sentence is the gain, which the card shows; a change of the numerics is a badge of its own.
+  // The first sentence is the gain, which the card shows; a change of the numerics is a badge.
   const sentences = reason.split(/; (?![^(]*\))/).slice(gained ? 1 : 0).filter((words) => words !== "keep the baseline" && !words.startsWith("changes the numerics"));
   const others = othersOf(campaign, best).filter(({ found }) => !kept || !reason.includes(found.plan_key));
   const said = sentences.filter((words) => kept || !others.some(({ found }) => words.startsWith(found.plan_key)));
@@ -37,12 +35,21 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
       class="answer"
       testid="answer"
       title="Recommended setting"
-      aside={<><Badges campaign={campaign} best={best} kept={kept} /><UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} /></>}
+      aside={
+        <>
+          <span class="row" data-testid="badges">
+            {campaign.simulated && <Chip title="No device ran these trials">simulated</Chip>}
+            {kept && <Chip>baseline kept</Chip>}
+            {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"}>{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
+            {best.changed_numerics.length > 0 && <Chip tone="failed">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
+          </span>
+          <UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} />
+        </>
+      }
     >
-      <p class="answer-words" data-testid="answer-setting">{differs ? <Changes campaign={campaign} changes={best.changes} /> : kept ? "the baseline, unchanged" : best.plan_key}</p>
+      <p class="answer-words" data-testid="answer-setting">{kept ? "the baseline, unchanged" : best.changes.length > 0 ? <Changes campaign={campaign} changes={best.changes} /> : best.plan_key}</p>
       <p class="small muted">
-        <a href={href({ page: "trial", id: campaign.id, number: best.trial })}>trial {best.trial}</a>{" "}
-        <code>{best.plan_key}</code>
+        <TrialLink campaign={campaign.id} number={best.trial} /> <code>{best.plan_key}</code>
       </p>
       <dl class="answer-figures">
         <Figure label="speed" value={head!} note={rest.join(" ")} testid="answer-speed" />
@@ -50,8 +57,8 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
         {best.headroom_bytes !== null && <Figure label="memory left" value={bytes(best.headroom_bytes)} note="on the fullest device" testid="answer-memory" />}
       </dl>
       {others.map(({ name, found }) => (
-        <p key={name} class="small" data-testid="answer-others">
-          <strong>{name}</strong> was <a href={href({ page: "trial", id: campaign.id, number: found.trial })}>trial {found.trial}</a>
+        <p key={name} class="small">
+          <strong>{name}</strong> was <TrialLink campaign={campaign.id} number={found.trial} />
           {baseline && found.changes.length > 0 && <> ({<Changes campaign={campaign} changes={found.changes} />})</>}, {objective(found.objective.value, found.objective.unit)}:{" "}
           {whyNot(found, sentences, settingOf(rows, found.trial))}.
         </p>
@@ -70,17 +77,6 @@ function Figure({ label, value, note, testid }: { label: string; value: string; 
   );
 }
 
-function Badges({ campaign, best, kept }: { campaign: CampaignView; best: Found; kept: boolean }) {
-  return (
-    <span class="row" data-testid="badges">
-      {campaign.simulated && <Chip title="No device ran these trials">simulated</Chip>}
-      {kept && <Chip>baseline kept</Chip>}
-      {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"}>{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
-      {best.changed_numerics.length > 0 && <Chip tone="failed">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
-    </span>
-  );
-}
-
 /** What was fastest where that is another setting; once where it is so by both words. */
 function othersOf({ summary: { fastest_once, fastest_confirmed } }: CampaignView, best: Found): { name: string; found: Found }[] {
   const named = [["Fastest once", fastest_once], ["Fastest confirmed", fastest_confirmed]] as const;
@@ -88,7 +84,6 @@ function othersOf({ summary: { fastest_once, fastest_confirmed } }: CampaignView
   return others[0]?.found.plan_key === others[1]?.found.plan_key ? others.slice(1) : others;
 }
 
-/** The recommendation's own sentence about it, where there is one. */
 function whyNot({ plan_key }: Found, sentences: readonly string[], row: Setting | undefined): string {
   const own = sentences.find((words) => words.startsWith(plan_key));
   if (own) return own.slice(plan_key.length + 1);
@@ -103,12 +98,12 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
   return (
     <section class="error-state" data-testid="answer">
       <h2>Nothing was measured</h2>
-      <p data-testid="lost-reason">{reason.split("\n")[0] || summary.recommended_reason || `the campaign is ${state}`}.</p>
+      <p>{reason.split("\n")[0] || summary.recommended_reason || `the campaign is ${state}`}.</p>
       {first && (
         <>
           <p>
-            <a href={href({ page: "trial", id, number: first.number })}>trial {first.number}</a>, the first that failed:{" "}
-            <strong>{first.failure ? CAUSE_WORDS[first.failure] : trialWord(first).word}</strong>
+            <TrialLink campaign={id} number={first.number} />, the first that failed:{" "}
+            <strong>{first.failure ? wordOf(first.failure) : trialWord(first).word}</strong>
           </p>
           {log && <pre class="code-block" tabIndex={0} aria-label="End of its log" data-testid="lost-log">{log}</pre>}
           <Button onClick={() => setFilters({ tab: "failures" })}>What to do about it</Button>
@@ -121,14 +116,6 @@ export function Lost({ campaign: { id, reason, state, summary }, trials }: { cam
 /** A setting as its difference from another, with what each name means as its title. */
 export function Changes({ campaign, changes }: { campaign: CampaignView; changes: readonly Change[] }) {
   const dimensions = dimensionsOf(campaign);
-  return (
-    <>
-      {changes.map((change, at) => (
-        <span key={change.knob} title={dimensions.find(({ name, label }) => [name, label].includes(change.knob))?.title}>
-          {changeWords(change)}
-          {at < changes.length - 1 && ", "}
-        </span>
-      ))}
-    </>
-  );
+  const titleOf = (knob: string) => dimensions.find(({ name, label }) => [name, label].includes(knob))?.title;
+  return <>{changes.map((change, at) => [at > 0 && " ", <span class="change" title={titleOf(change.knob)}>{changeWords(change)}{at < changes.length - 1 && ","}</span>])}</>;
 }

@@ -2,16 +2,16 @@
 import type { ComponentChildren } from "preact";
 import type { Plan } from "../../api/types";
 import { bareObjective, bytes, duration, gain, stepTime, UNKNOWN } from "../../format";
-import { href } from "../../router";
-import { Chip } from "../../ui/basics";
-import { CAUSE_WORDS, trialWord } from "../../words";
+import { Chip, TrialLink } from "../../ui/basics";
+import { CAUSE_WORDS, trialWord, wordOf } from "../../words";
 import { figuresOf } from "../data/figures";
 import { type Goal, worded } from "../data/goal";
 import { quantityWords } from "../data/quantities";
+import { surprise } from "../data/rows";
 import type { Setting } from "../data/settings";
 import { type Dimension, INACTIVE, MEASURED, valueOf } from "../data/values";
 
-/** by: what the column sorts by (see `rows.ts`). hidden: not shown until it is asked for. */
+/** name: what it sorts by, too (see `rows.ts`). hidden: not shown until it is asked for. */
 export interface Column {
   readonly name: string;
   readonly head: string;
@@ -34,18 +34,16 @@ interface Context {
   readonly baseline: Plan | undefined;
 }
 
-/** More columns of dimensions are not read. */
 const MOST_VARIED = 6;
 
 export function columnsOf(context: Context): Column[] {
   const { campaign, goal, varied, following, marks, baseline } = context;
   const many = varied.length > MOST_VARIED;
   const dimension = ({ name, label, title, values }: Dimension, hidden: boolean) =>
-    column(name, label, (trial) => <Taken value={valueOf(trial, name)} />, { title, numeric: values.length === 0, hidden });
-  const measured = (name: string, head: string, more: Partial<Column>) =>
-    column(name, head, (trial) => (valueOf(trial, name) === null ? UNKNOWN : quantityWords(name, Number(valueOf(trial, name)), goal)), more);
+    column(name, label, (trial) => takenWords(valueOf(trial, name)), { title, numeric: values.length === 0, hidden });
+  const words = (name: string, value: ReturnType<typeof valueOf>) => (value === null ? UNKNOWN : quantityWords(name, Number(value), goal));
   return [
-    column("number", "#", (trial) => <Run campaign={campaign} trial={trial} />),
+    column("number", "#", ({ number }) => <TrialLink campaign={campaign} number={number}>{number}</TrialLink>),
     column("verdict", "outcome", (trial) => <Outcome campaign={campaign} trial={trial} mark={marks.get(trial.number)} />, { numeric: false }),
     column("differs", "setting", (trial) => <Differing trial={trial} baseline={baseline} varied={varied} />, { title: "What differs from the baseline", numeric: false, hidden: !many }),
     ...varied.map((one) => dimension(one, many)),
@@ -53,10 +51,10 @@ export function columnsOf(context: Context): Column[] {
     column("objective", goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit), { descendingFirst: !goal.smallerIsBetter }),
     column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
-    measured("predicted_step_time", "expected", { title: "Expected step" }),
+    column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
     column("headroom", "left", (trial) => bytes(trial.headroom_bytes), { title: "What the fullest rank left of its device", hidden: true }),
-    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => measured(name, worded(goal, label), { hidden: true })),
+    ...MEASURED.filter(({ name, field }) => name === field).map(({ name, label }) => column(name, worded(goal, label), (trial) => words(name, valueOf(trial, name)), { hidden: true })),
     column("device_hours", "device time", (trial) => duration(trial.device_seconds), { hidden: true, descendingFirst: true }),
     column("setting", "plan", (trial) => trial.plan_key, { numeric: false, hidden: true }),
     column("nodes", "nodes", (trial) => trial.nodes.join(", ") || "–", { numeric: false, hidden: true }),
@@ -67,17 +65,23 @@ function column(name: string, head: string, cell: Column["cell"], more: Partial<
   return { name, head, cell, numeric: true, hidden: false, descendingFirst: false, ...more };
 }
 
-function Taken({ value }: { value: ReturnType<typeof valueOf> }) {
-  return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : <>{String(value)}</>;
-}
-
-function Run({ campaign, trial: { number } }: { campaign: string; trial: Pick<Setting, "number"> }) {
-  return <a href={href({ page: "trial", id: campaign, number })}>{number}</a>;
+function takenWords(value: ReturnType<typeof valueOf>): ComponentChildren {
+  return value === INACTIVE ? <span class="muted" title="inactive in this setting">{value}</span> : String(value);
 }
 
 function Differing({ trial, baseline, varied }: { trial: Setting; baseline: Plan | undefined; varied: readonly Dimension[] }) {
   const differ = varied.filter(({ name }) => !baseline || valueOf(trial, name) !== valueOf({ ...trial, plan: baseline }, name));
   return <span class="differs">{differ.map(({ name, label }) => `${label} ${valueOf(trial, name)}`).join(", ") || "as the baseline"}</span>;
+}
+
+function Expected({ trial }: { trial: Setting }) {
+  const off = surprise(trial);
+  return (
+    <>
+      {stepTime(trial.expectation?.step_time_s)}
+      {off !== null && <span class="muted"> {gain(off)}</span>}
+    </>
+  );
 }
 
 /** How the first run ended, what the setting is called, and how its second runs went, each a link. */
@@ -88,15 +92,15 @@ function Outcome({ campaign, trial, mark }: { campaign: string; trial: Setting; 
   const why = trial.verdict === "ok" ? "" : [cause, trial.reason].filter(Boolean).join(": ");
   const again = trial.again ?? [];
   return (
-    <span class="outcome">
+    <span class="row outcome">
       <Chip tone={tone}>{word}</Chip>
       {mark && <strong class="small">{mark}</strong>}
       {why && <span class="reason small muted" title={why}>{why}</span>}
-      {!why && trial.origin !== "search" && <span class="small muted">{trial.origin}</span>}
+      {trial.origin !== "search" && <span class="small muted">{wordOf(trial.origin)}</span>}
       {again.length > 0 && (
         <span class="small muted">
           {[runs > 0 ? `confirmed ×${runs}` : "second run", failedAgain && "one failed"].filter(Boolean).join(", ")}:
-          {again.map((run) => <span key={run.number} title={trialWord(run).word}> <Run campaign={campaign} trial={run} /></span>)}
+          {again.map((run) => <span key={run.number} title={trialWord(run).word}> <TrialLink campaign={campaign} number={run.number}>{run.number}</TrialLink></span>)}
         </span>
       )}
     </span>

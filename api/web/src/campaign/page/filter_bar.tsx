@@ -1,15 +1,17 @@
-/** Which settings all charts and the table show: the outcomes with their counts, a text, and every condition to be removed. */
+/** Which settings charts and table show: outcomes with their counts, a text, and every condition to be removed. */
+import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import type { TrialBrief } from "../../api/types";
+import { setFilters } from "../../filters";
 import { count } from "../../format";
 import { Button, Chip } from "../../ui/basics";
-import { STATE_WORDS, type Tone, VERDICT_TONES, VERDICT_WORDS } from "../../words";
-import { clearConditions, conditionWords, setConditions, setText, wordOf } from "../data/conditions";
+import { toneOf, VERDICT_TONES, wordOf } from "../../words";
+import { clearConditions, conditionWords, setConditions } from "../data/conditions";
 import { type Filters, isEmpty, passes, withWord } from "../data/filters";
 import type { Goal } from "../data/goal";
 import { outcomeOf } from "../data/values";
 
-const ORDER = Object.keys({ ...VERDICT_WORDS, ...STATE_WORDS });
+const ORDER = [...Object.keys(VERDICT_TONES), "planned", "submitted", "running"];
 
 interface FilterBarProps {
   trials: readonly TrialBrief[];
@@ -18,9 +20,11 @@ interface FilterBarProps {
   reading: boolean;
   filters: Filters;
   goal: Goal;
+  /** At the end of its line. */
+  children?: ComponentChildren;
 }
 
-export function FilterBar({ trials, shown, reading, filters, goal }: FilterBarProps) {
+export function FilterBar({ trials, shown, reading, filters, goal, children }: FilterBarProps) {
   const counts = useMemo(() => countOutcomes(trials, filters), [trials, filters]);
   const { verdict, ...others } = filters.on;
   const chosen = verdict?.kind === "words" ? verdict.words : [];
@@ -32,13 +36,7 @@ export function FilterBar({ trials, shown, reading, filters, goal }: FilterBarPr
           all <span class="muted">{count([...counts.values()].reduce((sum, one) => sum + one, 0))}</span>
         </Chip>
         {outcomes.map((outcome) => (
-          <Chip
-            key={outcome}
-            tone={toneOf(outcome)}
-            pressed={chosen.includes(outcome)}
-            onClick={() => setConditions({ verdict: withWord(verdict, outcome) })}
-            testid={`outcome-${outcome}`}
-          >
+          <Chip key={outcome} tone={toneOf(outcome)} pressed={chosen.includes(outcome)} onClick={() => setConditions({ verdict: withWord(verdict, outcome) })} testid={`outcome-${outcome}`}>
             {wordOf(outcome)} <span class="muted">{count(counts.get(outcome) ?? 0)}</span>
           </Chip>
         ))}
@@ -49,7 +47,7 @@ export function FilterBar({ trials, shown, reading, filters, goal }: FilterBarPr
           aria-label="Filter by text"
           placeholder="Filter by text ( / )"
           value={filters.text}
-          onInput={(event) => setText(event.currentTarget.value)}
+          onInput={(event) => setFilters({ text: event.currentTarget.value || null })}
         />
       </div>
       <div class="row conditions" role="group" aria-label="Conditions">
@@ -62,10 +60,9 @@ export function FilterBar({ trials, shown, reading, filters, goal }: FilterBarPr
           </Chip>
         ))}
         {!isEmpty(filters) && (
-          <Button kind="quiet" class="clear-all" onClick={clearConditions} data-testid="clear-all">
-            Clear all
-          </Button>
+          <Button kind="quiet" onClick={clearConditions} data-testid="clear-all">Clear all</Button>
         )}
+        <span class="push">{children}</span>
       </div>
     </section>
   );
@@ -76,12 +73,7 @@ function countOutcomes(trials: readonly TrialBrief[], filters: Filters): Map<str
   const counts = new Map<string, number>();
   for (const trial of trials) {
     const outcome = outcomeOf(trial);
-    const before = counts.get(outcome) ?? 0;
-    counts.set(outcome, passes(trial, filters, "verdict") ? before + 1 : before);
+    counts.set(outcome, (counts.get(outcome) ?? 0) + Number(passes(trial, filters, "verdict")));
   }
   return counts;
-}
-
-function toneOf(outcome: string): Tone {
-  return (VERDICT_TONES as Readonly<Record<string, Tone>>)[outcome] ?? (outcome === "running" ? "running" : "plain");
 }

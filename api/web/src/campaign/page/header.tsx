@@ -1,7 +1,7 @@
 /** Which campaign this is, how it stands, and what can be done with it. */
 import type { CampaignView } from "../../api/types";
 import { CampaignActions, MOVES } from "../../campaign_actions";
-import { count, deviceTime, duration } from "../../format";
+import { count, counted, deviceTime, duration } from "../../format";
 import { useStore } from "../../use_store";
 import { Chip } from "../../ui/basics";
 import { LiveMark } from "../../ui/states";
@@ -9,13 +9,10 @@ import { Ago } from "../../ui/time";
 import { Title } from "../../ui/title";
 import { CAMPAIGN_TONES } from "../../words";
 import type { Feed } from "../data/feed";
-import { campaignPath } from "../data/paths";
 import { More } from "./more";
 
 export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed }) {
   const stream = useStore(feed.stream.state);
-  const good = (campaign.summary.recommended ?? campaign.summary.fastest_once)?.trial;
-  const start = feed.snapshot.get().trials.find((trial) => trial.number === good)?.plan ?? campaign.spec.baseline;
   return (
     <section class="campaign-head" data-testid="campaign-head">
       <div class="page-head">
@@ -24,13 +21,11 @@ export function Header({ campaign, feed }: { campaign: CampaignView; feed: Feed 
         <div class="row push">
           <LiveMark state={stream} />
           {MOVES[campaign.state].length > 1 && <CampaignActions campaign={campaign} onChange={() => feed.refresh()} />}
-          <More campaign={campaign} path={campaignPath(campaign.id)} start={start} stream={feed.stream} onChange={() => feed.refresh()} />
+          <More campaign={campaign} feed={feed} />
         </div>
       </div>
-      <p class="facts small muted">
-        {factsOf(campaign).map((fact) => (
-          <span key={fact}>{fact}</span>
-        ))}
+      <p class="row facts small muted">
+        {factsOf(campaign).map((fact) => <span key={fact}>{fact}</span>)}
         <span>started <Ago time={campaign.created_at} /></span>
       </p>
       <p class="small muted" data-testid="standing">{standing(campaign)}</p>
@@ -46,16 +41,15 @@ export function goesOn({ state }: Pick<CampaignView, "state">): boolean {
 function factsOf(campaign: CampaignView): string[] {
   const { model, cluster, nodes, devices, owner, legal, combinations, elapsed_s, summary } = campaign;
   return [
-    `${model} on ${cluster}, ${count(nodes)} ${nodes === 1 ? "node" : "nodes"}, ${count(devices)} ${devices === 1 ? "device" : "devices"}`,
+    `${model} on ${cluster}, ${counted(nodes, "node")}, ${counted(devices, "device")}`,
     `${count(legal)} of ${count(combinations)} combinations are legal`,
-    ...(goesOn(campaign) ? [] : [`${count(summary.done)} ${summary.done === 1 ? "trial" : "trials"} in ${duration(elapsed_s)}, ${count(summary.failed)} failed`, deviceTime(summary.device_hours)]),
+    ...(goesOn(campaign) ? [] : [`${counted(summary.done, "trial")} in ${duration(elapsed_s)}, ${count(summary.failed)} failed`, deviceTime(summary.device_hours)]),
     owner === "" ? "from the command line" : `by ${owner}`,
   ];
 }
 
 /** Why it or its search ended; where nothing was measured, that stands in place of the answer. */
 function standing({ reason, search_ended, summary, state }: CampaignView): string {
-  const goes = goesOn({ state });
-  const whole = goes ? search_ended && `the search has ended: ${search_ended}` : summary.fastest_once && reason;
+  const whole = goesOn({ state }) ? search_ended && `the search has ended: ${search_ended}` : summary.fastest_once && reason;
   return whole ? `${whole.charAt(0).toUpperCase()}${whole.slice(1)}.` : "";
 }

@@ -1,41 +1,31 @@
-/** What else can be done with a campaign: its name, tags, notes and budget, a plan tried by hand, the best ones again, one
- * like it. */
+/** What else can be done with a campaign: its name, tags, notes and budget, a plan by hand, the best again, one like it. */
 import { useState } from "preact/hooks";
 import { useAct } from "../../api/act";
 import { newKey, patch, post } from "../../api/client";
 import { useCan, useChanges } from "../../api/session";
-import type { Stream } from "../../api/stream";
-import type { CampaignView, Plan } from "../../api/types";
+import type { CampaignView } from "../../api/types";
 import { amount, count, duration } from "../../format";
 import { href } from "../../router";
 import { useStore } from "../../use_store";
 import { Button, ButtonLink, Field } from "../../ui/basics";
-import { Confirm, Dialog } from "../../ui/dialog";
+import { Confirm } from "../../ui/dialog";
 import { Menu } from "../../ui/menu";
 import { ErrorState } from "../../ui/states";
+import type { Feed } from "../data/feed";
+import { campaignPath } from "../data/paths";
 import { Enqueue } from "./enqueue";
 
-interface MoreProps {
-  campaign: CampaignView;
-  path: string;
-  /** A plan to begin with where one is tried by hand. */
-  start: Plan | undefined;
-  stream: Stream;
-  onChange: () => void;
-}
-
-type Asked = "edit" | "enqueue" | "revalidate";
-
-export function More({ campaign, path, start, stream, onChange }: MoreProps) {
+export function More({ campaign, feed }: { campaign: CampaignView; feed: Feed }) {
   const may = useCan("launch");
   const changes = useChanges(campaign) && may;
-  const paused = useStore(stream.state) === "paused";
-  const [asked, ask] = useState<Asked | null>(null);
-  const close = () => ask(null);
-  const done = () => {
-    close();
-    onChange();
+  const paused = useStore(feed.stream.state) === "paused";
+  const [asked, ask] = useState<"edit" | "enqueue" | "revalidate" | null>(null);
+  const onClose = () => ask(null);
+  const onDone = () => {
+    onClose();
+    feed.refresh();
   };
+  const dialog = { campaign, path: campaignPath(campaign.id), onDone, onClose };
   const goes = campaign.state === "running" || campaign.state === "paused";
   return (
     <>
@@ -44,32 +34,28 @@ export function More({ campaign, path, start, stream, onChange }: MoreProps) {
         {changes && goes && <Button kind="quiet" onClick={() => ask("enqueue")}>Try a plan by hand</Button>}
         {changes && campaign.summary.done > 0 && <Button kind="quiet" onClick={() => ask("revalidate")}>Measure the best again</Button>}
         {may && <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>Clone</ButtonLink>}
-        <Button kind="quiet" aria-pressed={paused} onClick={() => (paused ? stream.resume() : stream.pause())} data-testid="pause-live">{paused ? "Go live" : "Pause live"}</Button>
+        <Button kind="quiet" aria-pressed={paused} onClick={() => (paused ? feed.stream.resume() : feed.stream.pause())}>{paused ? "Go live" : "Pause live"}</Button>
       </Menu>
-      {asked === "edit" && <Edit campaign={campaign} path={path} onDone={done} onClose={close} />}
-      {asked === "enqueue" && <Enqueue campaign={campaign} path={path} start={start} onDone={done} onClose={close} />}
-      {asked === "revalidate" && <Revalidate path={path} onDone={done} onClose={close} />}
+      {asked === "edit" && <Edit {...dialog} />}
+      {asked === "enqueue" && <Enqueue {...dialog} trials={feed.snapshot.get().trials} />}
+      {asked === "revalidate" && <Revalidate {...dialog} />}
     </>
   );
 }
 
-interface AskedProps {
+export interface AskedProps {
   campaign: CampaignView;
   path: string;
   onDone: () => void;
   onClose: () => void;
 }
 
-function Revalidate({ path, onDone, onClose }: Omit<AskedProps, "campaign">) {
+function Revalidate({ path, onDone, onClose }: AskedProps) {
   const act = useAct();
   const [key] = useState(newKey);
-  const start = () =>
-    act.run(async () => {
-      await post(`${path}:revalidate`, { body: {}, idempotencyKey: key });
-      onDone();
-    });
+  const start = () => post(`${path}:revalidate`, { body: {}, idempotencyKey: key }).then(onDone);
   return (
-    <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void start()} onClose={onClose}>
+    <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void act.run(start)} onClose={onClose}>
       <p>Fresh jobs run the recommended plan and the baseline once more.</p>
       {act.problem && <ErrorState problem={act.problem} />}
     </Confirm>
@@ -100,10 +86,7 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
       ...(edited("notes") && { notes: typed["notes"] }),
       ...(limits.length > 0 && { budget: Object.fromEntries(limits) }),
     };
-    return act.run(async () => {
-      await patch<CampaignView>(path, body);
-      onDone();
-    });
+    return act.run(() => patch<CampaignView>(path, body).then(onDone));
   };
   const refused = (name: string) => act.problem?.mistakes.find(({ pointer }) => pointer.split("/").includes(name));
   const field = (name: string, label: string, mistake = refused(name)?.detail, hint = "") => (
@@ -114,33 +97,21 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
   const wrong = (name: string) => (typed[name] !== "" && !(Number(typed[name]) > 0) ? NUMBER : refused(name)?.detail);
   const mistaken = LIMITS.some(([name]) => wrong(name) === NUMBER);
   return (
-    <Dialog title={`Edit ${campaign.id}`} onClose={onClose} testid="edit">
-      <form
-        class="pile stretch"
-        onSubmit={(event) => {
-          event.preventDefault();
-          void save();
-        }}
-      >
-        {field("name", "Name")}
-        {field("tags", "Tags, with commas between them")}
-        <Field label="Notes">
-          <textarea rows={4} value={typed["notes"]} onInput={(event) => type({ ...typed, notes: event.currentTarget.value })} />
-        </Field>
-        {ends ? (
-          <p class="muted">It is over for good: <a href={href({ page: "new" }, { from: campaign.id })}>start one like it</a> with another budget.</p>
-        ) : (
-          <fieldset>
-            <legend>{campaign.extendable ? "Budget: a larger one makes the campaign go on" : "Budget: the first limit that is spent ends it"}</legend>
-            <div class="three">{LIMITS.map(([name, label, , used]) => field(name, label, wrong(name), `${used(campaign)} used`))}</div>
-          </fieldset>
-        )}
-        {act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />}
-        <div class="dialog-actions">
-          <Button onClick={onClose}>Back</Button>
-          <Button type="submit" kind="primary" busy={act.busy} disabled={mistaken || !Object.keys(first).some(edited)}>Save</Button>
-        </div>
-      </form>
-    </Dialog>
+    <Confirm title={`Edit ${campaign.id}`} action="Save" busy={act.busy} disabled={mistaken || !Object.keys(first).some(edited)} onConfirm={() => void save()} onClose={onClose} testid="edit">
+      {field("name", "Name")}
+      {field("tags", "Tags, with commas between them")}
+      <Field label="Notes">
+        <textarea rows={4} value={typed["notes"]} onInput={(event) => type({ ...typed, notes: event.currentTarget.value })} />
+      </Field>
+      {ends ? (
+        <p class="muted">It is over for good: <a href={href({ page: "new" }, { from: campaign.id })}>start one like it</a> with another budget.</p>
+      ) : (
+        <fieldset>
+          <legend>{campaign.extendable ? "Budget: a larger one makes the campaign go on" : "Budget: the first limit that is spent ends it"}</legend>
+          <div class="three">{LIMITS.map(([name, label, , used]) => field(name, label, wrong(name), `${used(campaign)} used`))}</div>
+        </fieldset>
+      )}
+      {act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />}
+    </Confirm>
   );
 }

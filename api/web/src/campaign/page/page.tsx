@@ -1,5 +1,5 @@
 /** The page of one campaign: the answer, the reason, and everything that was tried. */
-import type { ComponentProps } from "preact";
+import type { ComponentProps, VNode } from "preact";
 import { useMemo } from "preact/hooks";
 import type { CampaignView, Plan } from "../../api/types";
 import { setFilters, useFilter, useFilters } from "../../filters";
@@ -28,20 +28,20 @@ import { Why } from "./why";
 
 export function CampaignPage({ id }: { id: string }) {
   const feed = useFeed(id);
-  return feed === null ? <LoadingState lines={8} height={36} /> : <Read feed={feed} />;
+  return feed === null ? <LoadingState /> : <Read feed={feed} />;
 }
 
 function Read({ feed }: { feed: Feed }) {
   const snapshot = useStore(feed.snapshot);
   const stream = useStore(feed.stream.state);
   const { campaign, problem } = snapshot;
-  if (campaign === undefined) {
-    return problem ? <ErrorState problem={problem} onRetry={() => feed.refresh()} /> : <LoadingState lines={8} height={36} />;
-  }
+  const refresh = () => feed.refresh();
+  const error = problem && <ErrorState problem={problem} onRetry={refresh} />;
+  if (campaign === undefined) return error ?? <LoadingState />;
   return (
     <>
       <Header campaign={campaign} feed={feed} />
-      {problem && stream === "live" && <ErrorState problem={problem} onRetry={() => feed.refresh()} />}
+      {stream === "live" && error}
       <Whole campaign={campaign} snapshot={snapshot} />
       <ReconnectingBanner state={stream} />
     </>
@@ -59,7 +59,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
   const filters = useConditions();
   const said = goalOf(campaign);
   // Charts are remembered by the goal, so an equal one has to be the same.
-  const goal = useMemo(() => said, [said.label, said.unit, said.smallerIsBetter, said.samples]);
+  const goal = useMemo(() => said, Object.values(said));
   const rows = useMemo(() => settingsOf(trials), [trials]);
   const shown = useMemo(() => rows.filter((row) => passes(row, filters)), [rows, filters]);
   const dimensions = useMemo(() => dimensionsOf(campaign), [campaign.id]);
@@ -73,16 +73,12 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
     return columnsOf({ campaign: campaign.id, goal, marks: new Map(marks), varied, following: differing.filter((one) => !varied.includes(one)), baseline });
   }, [campaign.id, goal, marked, varied, differing]);
   const { fastest_once, failed } = campaign.summary;
-  const tabs = [
-    ["trials", "Trials"] as const,
-    ...(fastest_once ? [["charts", "Charts"] as const] : []),
-    ...(failed > 0 ? [["failures", `Failures ${count(failed)}`] as const] : []),
-    ["about", "Spec and notes"] as const,
-  ];
   const [asked] = useFilter("tab");
+  const all = [["trials", "Trials"], ["charts", fastest_once && "Charts"], ["failures", failed > 0 && `Failures ${count(failed)}`], ["about", "Spec and notes"]] as const;
+  const tabs = all.filter(([, words]) => words);
   const tab = tabs.find(([name]) => name === asked)?.[0] ?? "trials";
   const runs = useMemo(() => (tab === "charts" ? trials.filter((trial) => passes(trial, filters)) : []), [tab, trials, filters]);
-  const bar = <FilterBar trials={rows} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal} />;
+  const bar = (menu?: VNode) => <FilterBar trials={rows} shown={shown.length} reading={!trialsRead} filters={filters} goal={goal}>{menu}</FilterBar>;
   return (
     <>
       {goesOn(campaign) && <RunStrip campaign={campaign} trials={trials} />}
@@ -91,7 +87,7 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
       <Tabs label="Of the campaign" tabs={tabs} value={tab} onChange={(next) => setFilters({ tab: next === "trials" ? null : next })}>
         {tab === "charts" ? (
           <>
-            {bar}
+            {bar()}
             <ChartsTab campaign={campaign} goal={goal} dimensions={dimensions} varied={varied} differing={differing} trials={trials} shown={runs} filters={filters} analysis={analysis} />
           </>
         ) : tab === "failures" ? (
@@ -99,11 +95,10 @@ function Whole({ campaign, snapshot }: { campaign: CampaignView; snapshot: Snaps
         ) : tab === "about" ? (
           <AboutTab campaign={campaign} />
         ) : trials.length === 0 && !trialsRead ? (
-          <LoadingState lines={8} height={36} />
+          <LoadingState />
         ) : (
           <>
-            {bar}
-            <TrialsTable campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={rows.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
+            <TrialsTable bar={bar} campaign={campaign.id} columns={columns} shown={shown} filters={filters} all={rows.length} bestFirst={goal.smallerIsBetter ? "objective" : "-objective"} />
             <Beside campaign={campaign} goal={goal} rows={rows} dimensions={dimensions} />
           </>
         )}

@@ -1,9 +1,8 @@
-/** How far a campaign is while it goes on: what is done of its limits, what runs or why it waits, what is left to gain. */
+/** How far a campaign is: what is done of its limits, what runs or why it waits, what is left to gain. */
 import { useMemo } from "preact/hooks";
-import type { CampaignView, Expectation, TrialBrief } from "../../api/types";
+import type { CampaignView, TrialBrief } from "../../api/types";
 import { count, deviceTime, duration, gain, interval, probability, stepTime } from "../../format";
-import { href } from "../../router";
-import { Chip, Progress } from "../../ui/basics";
+import { Chip, Progress, TrialLink } from "../../ui/basics";
 import { Ago, useNow } from "../../ui/time";
 import { trialWord, waitWords } from "../../words";
 
@@ -29,13 +28,11 @@ export function RunStrip({ campaign, trials }: { campaign: CampaignView; trials:
   return (
     <section class="pile stretch" aria-label="Progress" data-testid="run-strip">
       <Progress label="Share of the budget" done={nearest?.[0] ?? 0} total={nearest?.[1] ?? null} />
-      <p class="facts small">{facts.filter(Boolean).map((fact) => <span key={fact}>{fact}</span>)}</p>
+      <p class="row facts small">{facts.filter(Boolean).map((fact) => <span key={fact}>{fact}</span>)}</p>
       <details class="small" data-testid="running">
         <summary>{active.length > 0 && !campaign.trouble ? `${count(active.length)} in flight` : idleWords(campaign)}</summary>
         <ul class="list">
-          {active.slice(0, MOST).map((trial) => (
-            <RunningTrial key={trial.number} campaign={campaign.id} trial={trial} />
-          ))}
+          {active.slice(0, MOST).map((trial) => <RunningTrial key={trial.number} campaign={campaign.id} trial={trial} />)}
           {active.length > MOST && <li class="muted">and {active.length - MOST} more</li>}
         </ul>
       </details>
@@ -53,7 +50,7 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
   return (
     <li>
       <div class="row">
-        <a href={href({ page: "trial", id: campaign, number: trial.number })}>#{trial.number}</a>
+        <TrialLink campaign={campaign} number={trial.number} />
         <Chip tone={tone}>{word}</Chip>
         <code>{trial.plan_key}</code>
         <span class="muted"><Ago time={trial.started_at ?? trial.submitted_at ?? trial.planned_at} /></span>
@@ -63,13 +60,10 @@ function RunningTrial({ campaign, trial }: { campaign: string; trial: TrialBrief
   );
 }
 
-export function whyChosen({ origin, expectation }: Pick<TrialBrief, "origin" | "expectation">): string {
+export function whyChosen({ origin, expectation: said }: Pick<TrialBrief, "origin" | "expectation">): string {
   if (origin === "baseline") return "The present plan: what every other is compared with.";
   if (origin === "confirmation") return "A second run of a good plan, by a fresh job.";
-  return expectation === null ? "The search expected nothing of it: it explores." : expectationWords(expectation);
-}
-
-function expectationWords({ gain: expected, p_fits, step_time_s, step_time_low_s, step_time_high_s }: Expectation): string {
-  const range = interval(step_time_low_s, step_time_high_s, stepTime);
-  return `Expected gain ${gain(expected)} over the best before; fits with ${probability(p_fits)}; expected step ${stepTime(step_time_s)} (95 %: ${range}).`;
+  if (said === null) return "The search expected nothing of it: it explores.";
+  const range = interval(said.step_time_low_s, said.step_time_high_s, stepTime);
+  return `Expected gain ${gain(said.gain)} over the best before; fits with ${probability(said.p_fits)}; expected step ${stepTime(said.step_time_s)} (95 %: ${range}).`;
 }

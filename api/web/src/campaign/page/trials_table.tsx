@@ -1,6 +1,6 @@
 /** The settings that pass the filters, in the order asked for; a row opens its first trial. */
 import type { VNode } from "preact";
-import { useMemo, useRef } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { setFilters, useFilter, useFilters } from "../../filters";
 import { go, href } from "../../router";
 import { Button, Card } from "../../ui/basics";
@@ -20,6 +20,7 @@ import type { Setting } from "../data/settings";
 const ON_PHONES = ["number", "verdict", "setting", "objective", "gain", "memory"];
 
 interface TrialsTableProps {
+  bar: (menu: VNode) => VNode;
   campaign: string;
   columns: readonly Column[];
   shown: readonly Setting[];
@@ -30,15 +31,14 @@ interface TrialsTableProps {
   bestFirst: string;
 }
 
-export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst }: TrialsTableProps) {
+export function TrialsTable({ bar, campaign, columns, shown, filters, all, bestFirst }: TrialsTableProps) {
   const [asked] = useFilter("sort");
   const [choice, remember] = useRemembered<Readonly<Record<string, boolean>>>("meshtune.columns", {});
   const sort = parseSort(asked || bestFirst);
-  const order = useMemo(() => inOrder(shown, { column: sort.key, descending: sort.descending }), [shown, sort.key, sort.descending]);
-  const isShown = (column: Column) => choice[column.name] ?? !column.hidden;
+  const order = useMemo(() => inOrder(shown, sort), [shown, sort.key, sort.descending]);
   const narrow = matchMedia("(max-width: 640px)").matches; // as campaign.css has it
-  const isShownHere = (column: Column) => (narrow ? ON_PHONES.includes(column.name) || choice[column.name] : isShown(column));
-  const visible = useMemo(() => columns.filter(isShownHere), [columns, choice, narrow]);
+  const isShown = ({ name, hidden }: Column) => choice[name] ?? !hidden;
+  const visible = useMemo(() => columns.filter((one) => (narrow ? ON_PHONES.includes(one.name) || choice[one.name] : isShown(one))), [columns, choice, narrow]);
   // A sorted or filtered table is looked at from its top; one that trials are added to stays as it is.
   const look = useMemo(() => ({}), [filters, sort.key, sort.descending]);
   const [rows, end] = useGrowing<HTMLDivElement>(look, order.length);
@@ -54,57 +54,46 @@ export function TrialsTable({ campaign, columns, shown, filters, all, bestFirst 
     </Menu>
   );
   return (
-    <Card testid="trials" aside={menu}>
-      {order.length === 0 ? (
-        <EmptyState title={all === 0 ? "No trial was planned yet" : "No setting passes the filters"}>
-          {all > 0 && <Button onClick={clearConditions}>Clear all filters</Button>}
-        </EmptyState>
-      ) : (
-        <TableFrame label="Trials" testid="trials-table">
-          <thead>
-            <tr>
-              <th scope="col"><span class="visually-hidden">Side by side</span></th>
-              {visible.map((column) => (
-                <Head
-                  key={column.name}
-                  by={column.name}
-                  sort={sort}
-                  onSort={(next) => setFilters({ sort: sortText(next) })}
-                  numeric={column.numeric}
-                  descendingFirst={column.descendingFirst}
-                  title={column.title ?? ""}
-                >
-                  {column.head}
-                </Head>
-              ))}
-            </tr>
-          </thead>
-          <tbody class="openable" onClick={(event) => open(event, campaign)} onKeyDown={step}>
-            {drawn}
-          </tbody>
-        </TableFrame>
-      )}
-      <div ref={end} />
-    </Card>
+    <>
+      {bar(menu)}
+      <Card class="trials" testid="trials">
+        {order.length === 0 ? (
+          <EmptyState title={all === 0 ? "No trial was planned yet" : "No setting passes the filters"}>
+            {all > 0 && <Button onClick={clearConditions}>Clear all filters</Button>}
+          </EmptyState>
+        ) : (
+          <TableFrame label="Trials" testid="trials-table">
+            <thead>
+              <tr>
+                <th scope="col"><span class="visually-hidden">Side by side</span></th>
+                {visible.map((column) => (
+                  <Head {...column} key={column.name} by={column.name} sort={sort} onSort={(next) => setFilters({ sort: sortText(next) })}>
+                    {column.head}
+                  </Head>
+                ))}
+              </tr>
+            </thead>
+            <tbody onClick={(event) => open(event, campaign)} onKeyDown={step}>
+              {drawn}
+            </tbody>
+          </TableFrame>
+        )}
+        <div ref={end} />
+      </Card>
+    </>
   );
 }
 
 /** Rows that are kept for a trial and the columns, so that sorting and a live update redraw only what is new. */
 function useRows(trials: readonly Setting[], columns: readonly Column[]): VNode[] {
-  const kept = useRef<{ columns: readonly Column[]; rows: WeakMap<Setting, VNode> } | undefined>(undefined);
-  if (kept.current?.columns !== columns) kept.current = { columns, rows: new WeakMap() };
-  const { rows } = kept.current;
+  const rows = useMemo(() => new WeakMap<Setting, VNode>(), [columns]);
   return trials.map((trial) => {
     const before = rows.get(trial);
     if (before) return before;
     const row = (
       <tr key={trial.number} data-trial={trial.number} data-testid={`row-${trial.number}`}>
         <td><Pick number={trial.number} /></td>
-        {columns.map((column) => (
-          <td key={column.name} class={column.numeric ? "num" : undefined} data-label={column.head}>
-            {column.cell(trial)}
-          </td>
-        ))}
+        {columns.map(({ name, numeric, head, cell }) => <td key={name} class={numeric ? "num" : undefined} data-label={head}>{cell(trial)}</td>)}
       </tr>
     );
     rows.set(trial, row);

@@ -1,4 +1,4 @@
-/** The way from a setting to a job: opens the dialog with the launch of it. */
+/** The way from a setting to a job. */
 import { useState } from "preact/hooks";
 import { UseDialog } from "../../lazies";
 import { Button } from "../../ui/basics";
@@ -8,16 +8,15 @@ interface UseProps {
   path: string;
   /** Then there is no job that a scheduler could run. */
   simulated: boolean;
-  disabled?: boolean;
   /** Of what can be used as it is. */
   primary?: boolean;
 }
 
-export function UseButton({ path, simulated, disabled = false, primary = true }: UseProps) {
+export function UseButton({ path, simulated, primary = true }: UseProps) {
   const [open, setOpen] = useState(false);
   return (
     <>
-      <Button kind={primary ? "primary" : "plain"} disabled={disabled} onClick={() => setOpen(true)} data-testid="use">
+      <Button kind={primary ? "primary" : "plain"} onClick={() => setOpen(true)} data-testid="use">
         Use this setting
       </Button>
       {open && <UseDialog path={path} simulated={simulated} onClose={() => setOpen(false)} />}

@@ -1,6 +1,6 @@
 /** Why the recommended setting is faster: the parts of a step before and after, and what single changes were worth. */
 import type { Analysis, CampaignView } from "../../api/types";
-import { gain, gainInterval, stepTime } from "../../format";
+import { counted, gain, gainInterval, stepTime } from "../../format";
 import { Card, Prose } from "../../ui/basics";
 import { LoadingState } from "../../ui/states";
 import { changeWords } from "../../words";
@@ -13,24 +13,24 @@ type Effect = Analysis["effects"][number];
 
 export function Why({ campaign: { summary }, analysis }: { campaign: CampaignView; analysis: Analysis | undefined }) {
   if (!summary.recommended) return null;
-  if (!analysis) return <Card title="Why" class="why" testid="why"><LoadingState lines={5} height={24} /></Card>;
+  if (!analysis) return <Card title="Why" class="why" testid="why"><LoadingState lines={4} height={24} /></Card>;
   const winner = analysis.winners.find(({ trial }) => trial === summary.recommended!.trial) ?? analysis.winners[0];
   const surest = [...analysis.effects].sort((a, b) => b.gain.low - a.gain.low || b.pairs - a.pairs);
   const measured = surest.filter((effect) => effect.evidence !== "predicted").slice(0, MOST_EFFECTS);
   const predicted = surest.filter((effect) => effect.evidence === "predicted" && effect.gain.value > 0).slice(0, MOST_PREDICTED);
   const most = Math.max(...[...measured, ...predicted].map((effect) => effect.gain.value));
   return (
-    <Card title="Why" class="why" testid="why">
+    <Card class="why" testid="why">
       <div class="halves">
-        {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <p class="muted">{analysis.unpredicted || "No step was profiled."}</p>}
+        {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <div><h2>Why</h2><p class="muted">{analysis.unpredicted || "No step was profiled."}</p></div>}
         <div class="pile stretch">
-          <h3>Gain of single changes</h3>
-          <Effects effects={measured} most={most} testid="effects" />
+          <h2>Gain of single changes</h2>
+          <Effects effects={measured} most={most} />
           {measured.length === 0 && <p class="small muted">No two measured settings differ in one thing alone.</p>}
           {predicted.length > 0 && (
             <div class="pile stretch predicted">
               <h3 class="muted">Predicted gain, not measured</h3>
-              <Effects effects={predicted} most={most} testid="effects-predicted" />
+              <Effects effects={predicted} most={most} />
             </div>
           )}
         </div>
@@ -47,7 +47,7 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   const scale_s = Math.max(sum(rival_parts), sum(parts));
   return (
     <div class={`pile stretch ${evidence === "predicted" ? evidence : ""}`} data-testid="why-steps">
-      <h3>Time of a step{evidence && evidence !== "measured" && `, ${evidence}`}</h3>
+      <h2>Why: time of a step{evidence && evidence !== "measured" && `, ${evidence}`}</h2>
       <dl class="bars">
         {steps.map(([name, those]) => (
           <div key={name}>
@@ -63,14 +63,14 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   );
 }
 
-function Effects({ effects, most, testid }: { effects: readonly Effect[]; most: number; testid: string }) {
+function Effects({ effects, most }: { effects: readonly Effect[]; most: number }) {
   return (
-    <dl class="bars" data-testid={testid}>
+    <dl class="bars" data-testid="effects">
       {effects.map((effect) => (
         <div key={effect.words} title={effect.words}>
           <dt>{changeWords(effect)}{effect.numerics && ", changes numerics"}</dt>
           <dd><span class="bar" style={{ width: `${Math.max(0, 100 * effect.gain.value / most)}%` }} aria-hidden="true" /></dd>
-          <dd class="num">{gain(effect.gain.value)} <span class="muted">({[effect.pairs !== 1 && gainInterval(effect.gain), effect.pairs > 0 && `${effect.pairs} ${effect.pairs > 1 ? "pairs" : "pair"}`].filter(Boolean).join(", ")})</span></dd>
+          <dd class="num">{gain(effect.gain.value)} <span class="muted">({[effect.pairs !== 1 && gainInterval(effect.gain), effect.pairs > 0 && counted(effect.pairs, "pair")].filter(Boolean).join(", ")})</span></dd>
         </div>
       ))}
     </dl>
