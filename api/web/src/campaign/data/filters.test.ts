@@ -47,3 +47,9 @@ test("the last word that is taken out takes the condition with it", () => {
   expect(withWord(one!, "ok")).toEqual({ kind: "words", words: ["oom", "ok"] });
   expect(withWord(one!, "oom")).toBeNull();
 });
+
+test("a text finds what the page says of an axis, and nothing that merely holds its words", () => {
+  const trials = [trial(1, { tp: 4, zero_stage: 1 }), trial(2, { tp: 8, zero_stage: 0, recompute: "full" })];
+  const found = (text: string) => trials.filter((one) => passes(one, { text, on: {} })).map(({ number }) => number);
+  expect([found("tensor 4"), found("ZeRO 1"), found("recompute full"), found("tensor 2"), found("tp4"), found("#2")]).toEqual([[1], [1], [2], [], [1], [2]]);
+});

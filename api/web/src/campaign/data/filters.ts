@@ -1,6 +1,6 @@
 /** Which trials a person is looking at: conditions in data units, so that a trial that arrives later is judged by them. */
 import type { TrialBrief } from "../../api/types";
-import { isContinuous, outcomeOf, valueOf } from "./values";
+import { AXES, isContinuous, outcomeOf, valueOf } from "./values";
 
 export type Condition =
   | { readonly kind: "range"; readonly low: number; readonly high: number }
@@ -40,10 +40,14 @@ export function passes(trial: TrialBrief, filters: Filters, except?: string): bo
   return filters.text === "" || hasText(trial, filters.text);
 }
 
-function hasText(trial: TrialBrief, text: string): boolean {
+/** By the codes and words of a trial, each anywhere; or by what an axis is, as the page says it: "tensor 4". */
+function hasText(trial: TrialBrief, written: string): boolean {
+  const text = written.toLowerCase().trim();
+  const axis = AXES.find(({ label }) => text.startsWith(`${label.toLowerCase()} `));
+  if (axis) return String(valueOf(trial, axis.name)).toLowerCase() === text.slice(axis.label.length + 1).trim();
   const words = [`#${trial.number}`, trial.plan_key, outcomeOf(trial), trial.failure, trial.reason, trial.origin, ...trial.nodes];
   const all = words.join(" ").toLowerCase();
-  return text.toLowerCase().split(/\s+/).every((word) => all.includes(word));
+  return text.split(/\s+/).every((word) => all.includes(word));
 }
 
 /** A condition with a word added, or taken out where it is there; null where none is left. */

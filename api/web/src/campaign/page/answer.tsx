@@ -1,5 +1,7 @@
 /** The answer: which setting to use, what it reaches and gains, and the way to a job of it; or why there is none. */
+import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource";
+import { useCan, useChanges } from "../../api/session";
 import type { CampaignView, Change, TrialBrief, TrialView } from "../../api/types";
 import { setFilters } from "../../filters";
 import { bytes, gain, gainInterval, objective } from "../../format";
@@ -10,12 +12,16 @@ import { NOT_CONFIRMED } from "../data/goal";
 import { campaignPath } from "../data/paths";
 import { type Setting, settingOf } from "../data/settings";
 import { dimensionsOf } from "../data/values";
+import { Revalidate } from "./more";
 import { UseButton } from "./use_button";
 
 type Found = NonNullable<CampaignView["summary"]["recommended"]>;
 
 export function Answer({ campaign, rows }: { campaign: CampaignView; rows: readonly Setting[] }) {
   const { recommended: best, recommended_is_baseline: kept, recommended_reason: reason, fastest_once, baseline } = campaign.summary;
+  const mayMeasure = useChanges(campaign) && useCan("launch");
+  const [asks, ask] = useState(false);
+  const path = campaignPath(campaign.id);
   if (!best) {
     return (
       <Card title={fastest_once ? "No recommendation" : "Nothing is measured yet"} testid="answer">
@@ -28,8 +34,8 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
   const gained = kept ? null : best.gain_over_baseline;
   // The first sentence is the gain, which the card shows; a change of the numerics is a badge.
   const sentences = reason.split(/; (?![^(]*\))/).slice(gained ? 1 : 0).filter((words) => words !== "keep the baseline" && !words.startsWith("changes the numerics"));
-  const others = othersOf(campaign, best).filter(({ found }) => !kept || !reason.includes(found.plan_key));
-  const said = sentences.filter((words) => kept || !others.some(({ found }) => words.startsWith(found.plan_key)));
+  const others = othersOf(campaign, best);
+  const said = sentences.filter((words) => !others.some(({ found }) => words.includes(found.plan_key)));
   return (
     <Card
       class="answer"
@@ -43,7 +49,7 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
             {(best.runs > 0 || !kept) && <Chip tone={best.runs > 0 ? "ok" : "pruned"}>{best.runs > 0 ? `confirmed ×${best.runs}` : NOT_CONFIRMED}</Chip>}
             {best.changed_numerics.length > 0 && <Chip tone="failed">changes numerics: {best.changed_numerics.join(", ")}</Chip>}
           </span>
-          <UseButton path={campaignPath(campaign.id)} simulated={campaign.simulated} />
+          <UseButton path={path} simulated={campaign.simulated} />
         </>
       }
     >
@@ -63,6 +69,8 @@ export function Answer({ campaign, rows }: { campaign: CampaignView; rows: reado
           {whyNot(found, sentences, settingOf(rows, found.trial))}.
         </p>
       ))}
+      {kept && others.length > 0 && mayMeasure && <Button onClick={() => ask(true)}>Measure it again beside the baseline</Button>}
+      {asks && <Revalidate path={path} onDone={() => ask(false)} onClose={() => ask(false)} />}
       {said.length > 0 && <p class="small muted" data-testid="recommendation">{said.join("; ")}.</p>}
     </Card>
   );
@@ -85,8 +93,8 @@ function othersOf({ summary: { fastest_once, fastest_confirmed } }: CampaignView
 }
 
 function whyNot({ plan_key }: Found, sentences: readonly string[], row: Setting | undefined): string {
-  const own = sentences.find((words) => words.startsWith(plan_key));
-  if (own) return own.slice(plan_key.length + 1);
+  const own = sentences.find((words) => words.includes(plan_key));
+  if (own) return own.slice(own.indexOf(plan_key) + plan_key.length).replace(/^, is |^ /, "");
   return row && figuresOf(row).runs > 0 ? "it was slower in its second runs" : "it has no second run";
 }
 

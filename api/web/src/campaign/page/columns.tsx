@@ -5,7 +5,7 @@ import { bareObjective, bytes, duration, gain, stepTime, UNKNOWN } from "../../f
 import { Chip, TrialLink } from "../../ui/basics";
 import { CAUSE_WORDS, trialWord, wordOf } from "../../words";
 import { figuresOf } from "../data/figures";
-import { type Goal, worded } from "../data/goal";
+import { type Goal, worded, NOT_CONFIRMED } from "../data/goal";
 import { quantityWords } from "../data/quantities";
 import { surprise } from "../data/rows";
 import type { Setting } from "../data/settings";
@@ -49,7 +49,7 @@ export function columnsOf(context: Context): Column[] {
     ...varied.map((one) => dimension(one, many)),
     ...following.map((one) => dimension(one, true)),
     column("objective", goal.label, (trial) => bareObjective(trial.objective?.value, goal.unit), { descendingFirst: !goal.smallerIsBetter }),
-    column("gain", "gain", (trial) => (trial.origin === "baseline" ? "baseline" : gain(trial.gain_over_baseline)), { title: "Speed over the baseline's, by second runs where there are any", descendingFirst: true }),
+    column("gain", "gain", (trial) => <Gained trial={trial} />, { title: "Speed over the baseline's of the same round; in grey of first runs, not confirmed", descendingFirst: true }),
     column("step_time", "step", (trial) => stepTime(trial.step_time_s)),
     column("expected", "expected", (trial) => <Expected trial={trial} />, { title: "The step that the search expected, and how far off the measured one was", descendingFirst: true }),
     column("memory", "memory", (trial) => bytes(trial.peak_memory_bytes), { title: "Peak of tensors on the fullest rank" }),
@@ -72,6 +72,11 @@ function takenWords(value: ReturnType<typeof valueOf>): ComponentChildren {
 function Differing({ trial, baseline, varied }: { trial: Setting; baseline: Plan | undefined; varied: readonly Dimension[] }) {
   const differ = varied.filter(({ name }) => !baseline || valueOf(trial, name) !== valueOf({ ...trial, plan: baseline }, name));
   return <span class="differs">{differ.map(({ name, label }) => `${label} ${valueOf(trial, name)}`).join(", ") || "as the baseline"}</span>;
+}
+
+function Gained({ trial }: { trial: Setting }) {
+  if (trial.origin === "baseline") return <>baseline</>;
+  return figuresOf(trial).rounds > 0 ? <>{gain(trial.gain_over_baseline)}</> : <span class="muted" title={NOT_CONFIRMED}>{gain(trial.gain_over_baseline)}</span>;
 }
 
 function Expected({ trial }: { trial: Setting }) {

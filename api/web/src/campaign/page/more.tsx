@@ -50,13 +50,13 @@ export interface AskedProps {
   onClose: () => void;
 }
 
-function Revalidate({ path, onDone, onClose }: AskedProps) {
+export function Revalidate({ path, onDone, onClose }: Omit<AskedProps, "campaign">) {
   const act = useAct();
   const [key] = useState(newKey);
   const start = () => post(`${path}:revalidate`, { body: {}, idempotencyKey: key }).then(onDone);
   return (
     <Confirm title="Measure the best again?" action="Measure again" busy={act.busy} onConfirm={() => void act.run(start)} onClose={onClose}>
-      <p>Fresh jobs run the recommended plan and the baseline once more.</p>
+      <p>Fresh jobs run the recommended setting and the baseline once more, side by side; where the baseline is kept, the best other one and the baseline.</p>
       {act.problem && <ErrorState problem={act.problem} />}
     </Confirm>
   );
@@ -82,7 +82,7 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
     const limits = LIMITS.filter(([name]) => edited(name)).map(([name, , unit]) => [name, typed[name] === "" ? null : Number(typed[name]) * unit]);
     const body = {
       ...(edited("name") && { name: typed["name"] }),
-      ...(edited("tags") && { tags: typed["tags"]!.split(",").map((tag) => tag.trim()).filter(Boolean) }),
+      ...(edited("tags") && { tags: typed["tags"]!.split(",").map((tag) => tag.trim().toLowerCase().replace(/\s+/g, "-")).filter(Boolean) }),
       ...(edited("notes") && { notes: typed["notes"] }),
       ...(limits.length > 0 && { budget: Object.fromEntries(limits) }),
     };

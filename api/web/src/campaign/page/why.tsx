@@ -12,7 +12,7 @@ const MOST_PREDICTED = 2;
 type Effect = Analysis["effects"][number];
 
 export function Why({ campaign: { summary }, analysis }: { campaign: CampaignView; analysis: Analysis | undefined }) {
-  if (!summary.recommended) return null;
+  if (!summary.recommended || summary.recommended_is_baseline) return null;
   if (!analysis) return <Card title="Why" class="why" testid="why"><LoadingState lines={4} height={24} /></Card>;
   const winner = analysis.winners.find(({ trial }) => trial === summary.recommended!.trial) ?? analysis.winners[0];
   const surest = [...analysis.effects].sort((a, b) => b.gain.low - a.gain.low || b.pairs - a.pairs);
@@ -24,7 +24,7 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
       <div class="halves">
         {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <div><h2>Why</h2><p class="muted">{analysis.unpredicted || "No step was profiled."}</p></div>}
         <div class="pile stretch">
-          <h2>Gain of single changes</h2>
+          <h2>Gain of single changes, the surest first</h2>
           <Effects effects={measured} most={most} />
           {measured.length === 0 && <p class="small muted">No two measured settings differ in one thing alone.</p>}
           {predicted.length > 0 && (
@@ -47,7 +47,7 @@ function Steps({ winner: { rival, rival_parts, trial, parts, evidence, words } }
   const scale_s = Math.max(sum(rival_parts), sum(parts));
   return (
     <div class={`pile stretch ${evidence === "predicted" ? evidence : ""}`} data-testid="why-steps">
-      <h2>Why: time of a step{evidence && evidence !== "measured" && `, ${evidence}`}</h2>
+      <h2>Why: time of a {evidence !== "predicted" && "profiled "}step{evidence && evidence !== "measured" && `, ${evidence}`}</h2>
       <dl class="bars">
         {steps.map(([name, those]) => (
           <div key={name}>
