@@ -53,8 +53,8 @@ def test_axe_finds_nothing_on_any_page_in_both_themes_and_widths(open_page, serv
         (f"campaigns/{first}?tab=failures", "failures"),
         (f"campaigns/{first}?tab=about", "spec"),
         (f"campaigns/{first}?pick=0&pick=1&pick=2&beside=yes", "trial-comparison"),
-        (f"campaigns/{first}/trials/0", "job"),
-        (f"campaigns/{first}/trials/{oom}", "job"),
+        (f"campaigns/{first}/trials/0", "tiles"),
+        (f"campaigns/{first}/trials/{oom}", "reason"),
         (f"compare?campaign={first}&campaign={second}", "comparison"),
     ):
         page.goto(f"{service.url}/#/{place}")
