@@ -300,7 +300,9 @@ def test_where_the_baseline_is_kept_the_best_other_setting_is_measured_beside_it
     summary = shown(client, id)["summary"]
     assert summary["recommended_is_baseline"], "without second runs nothing else is recommended"
     made = client.post(f"/v1/campaigns/{id}:revalidate", json={}).json()
-    best = [one["plan_key"] for one in client.get(f"/v1/campaigns/{id}/best").json()["best"] if one["origin"] == "search"]
+    best = [
+        one["plan_key"] for one in client.get(f"/v1/campaigns/{id}/best").json()["best"] if one["origin"] == "search"
+    ]
     assert [one["plan_key"] for one in made] == [best[0], summary["recommended"]["plan_key"]]
 
 

@@ -99,7 +99,6 @@ def test_an_imported_launch_is_used_as_the_training_that_it_is(page, service, me
     expect(script.first).to_contain_text("--train-iters 100000")
     expect(dialog.get_by_label("partition: to be set")).to_be_visible()
     dialog.get_by_label("partition: to be set").fill("h100")
-    page.keyboard.press("Tab")
     expect(dialog.get_by_test_id("export-file").filter(has_text="#SBATCH --partition=h100")).to_have_count(1)
     expect(dialog.get_by_label("partition: to be set")).to_have_count(0)
     expect(dialog).not_to_contain_text("--train-iters 25")
@@ -139,15 +138,27 @@ def test_what_only_its_user_can_say_is_marked_and_goes_into_the_launch(page, ser
     needed.get_by_label("steps: to be set").fill("5000")
     needed.get_by_label("arguments: to be set").fill("--data-path /data/mine --lr 3e-4")
     needed.get_by_label("script: to be set").fill("/home/me/pretrain_gpt.py")
-    page.keyboard.press("Tab")
-    for words in ("--train-iters 5000", "--data-path /data/mine", "--lr 3e-4", "/home/me/pretrain_gpt.py"):
+    # The first click counts, and copies what was typed.
+    script.get_by_role("button", name="Copy").click()
+    expect(script.get_by_text("Copied")).to_be_visible()
+    typed = ("--train-iters 5000", "--data-path /data/mine", "--lr 3e-4", "/home/me/pretrain_gpt.py")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert [words for words in typed if words not in copied] == []
+    for words in typed:
         expect(script).to_contain_text(words)
     expect(needed.get_by_text("to be set")).to_have_count(0)
+    # It stays where the dialog opens again and where the place changes.
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_test_id("use").click()
+    dialog.get_by_label("Where?").select_option("slurm")
+    expect(dialog.get_by_test_id("launch-command")).to_contain_text("sbatch job.sbatch")
+    for words in typed:
+        expect(script.first).to_contain_text(words)
+    expect(needed.get_by_label("steps")).to_have_value("5000")
     # What cannot do without is not guessed.
     dialog.get_by_label("Where?").select_option("jobset")
     expect(dialog.get_by_test_id("missing")).to_contain_text("image")
     needed.get_by_label("image: to be set").fill("registry.example/train:1")
-    page.keyboard.press("Tab")
     expect(dialog.get_by_test_id("export-file").filter(has_text="registry.example/train:1")).to_contain_text(
         "launch.sh"
     )
