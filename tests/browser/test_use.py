@@ -11,6 +11,7 @@ import pytest
 from launches import parse
 from playwright.sync_api import Page, expect
 from service_lab import ServiceLab
+from specs import simulated
 
 STAND_IN = Path(__file__).parents[1] / "laboratories" / "megatron_stand_in.py"
 LAUNCH = """\
@@ -46,6 +47,18 @@ budget: {trials: 12}
 parallel: 4
 seed: 3
 """
+# A plan that torchtitan has no words for, a knob that Megatron's command line has, and one that it has not.
+KNOBS = simulated(
+    name="told",
+    space={"tp": [1], "pp": [1], "zero_stage": [1], "recompute": ["none"]},
+    knobs={
+        "fp8": {"values": ["mxfp8"], "argument": "--fp8 {value}"},
+        "bucket": {"values": [5000], "config": "zero_optimization.reduce_bucket_size"},
+    },
+    workload={"kind": "simulated", "framework": "megatron-core"},
+    trial={"time_limit_s": 1e6},
+    budget={"trials": 1},
+)
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +175,28 @@ def test_what_only_its_user_can_say_is_marked_and_goes_into_the_launch(page, ser
     expect(dialog.get_by_test_id("export-file").filter(has_text="registry.example/train:1")).to_contain_text(
         "launch.sh"
     )
+
+
+def test_what_a_launch_lacks_of_the_setting_comes_first_and_a_scheduler_starts_what_was_simulated(page, service):
+    go(page, service, service.completed(KNOBS), 0)
+    page.get_by_test_id("use").click()
+    dialog = page.get_by_test_id("exports")
+    script = dialog.get_by_test_id("export-file").filter(has_text="launch.sh")
+    expect(script.first).to_contain_text("--fp8 mxfp8")
+    expect(dialog.get_by_role("alert")).to_have_text(
+        "This launch is not the whole setting. Not in it, to be added by hand: bucket = 5000."
+    )
+    dialog.get_by_label("Where?").select_option("slurm")
+    expect(dialog.get_by_test_id("launch-command")).to_contain_text("sbatch job.sbatch")
+    expect(script.first).to_contain_text("--fp8 mxfp8")
+    # The job of the simulation is for no scheduler, and that is said.
+    dialog.get_by_label("What runs it?").select_option("job")
+    expect(dialog.get_by_label("Where?")).to_be_disabled()
+    expect(dialog).to_contain_text("nothing in it that a scheduler could start")
+    # A program that cannot run the setting says why, and asking again would help nobody.
+    dialog.get_by_label("What runs it?").select_option("torchtitan")
+    expect(dialog.get_by_test_id("no-words")).to_contain_text("cannot run this plan: plan: zero_stage(1)")
+    expect(dialog.get_by_role("button", name="Try again")).to_have_count(0)
 
 
 def test_the_page_of_a_run_is_of_its_setting_and_agrees_with_the_recommendation(page, service, gain):
