@@ -13,6 +13,9 @@ from playwright.sync_api import Page, expect
 from service_lab import ServiceLab
 from specs import simulated
 
+from meshtune.runners.base import Cause
+from meshtune.runners.registry import ADVICE
+
 STAND_IN = Path(__file__).parents[1] / "laboratories" / "megatron_stand_in.py"
 LAUNCH = """\
 torchrun --nproc_per_node 2 {script} --tensor-model-parallel-size 2 --num-layers 8 --hidden-size 512 \
@@ -217,6 +220,7 @@ def test_the_page_of_a_run_is_of_its_setting_and_agrees_with_the_recommendation(
         )
         for change in found["changes"]:
             expect(page.get_by_test_id("changes")).to_contain_text(f"{change['before']} → {change['after']}")
+        expect(page.get_by_role("button", name="Measure again")).to_be_visible()
         others = page.get_by_test_id("runs").get_by_role("link")
         expect(others).to_have_text([f"trial {one}" for one in runs if one != number])
     expect(page.get_by_test_id("badges")).to_contain_text(f"second run of trial {found['trial']}")
@@ -230,7 +234,11 @@ def test_a_run_out_of_memory_says_what_was_predicted_and_shows_nothing_empty(pag
     go(page, service, gain, next(one["number"] for one in trials if one["verdict"] == "oom"))
     expect(page.get_by_test_id("reason")).to_contain_text(re.compile(r"out of memory, in \w+: "))
     expect(page.get_by_test_id("tile-predicted")).to_contain_text(re.compile(r"GiB \(.* to .*GiB\) of 80(\.0)? GiB"))
-    expect(page.get_by_test_id("mend")).to_contain_text("micro-batch")
+    expect(page.get_by_test_id("tile-predicted")).not_to_contain_text("simulated")
+    # As the tab Failures says it.
+    expect(page.get_by_test_id("mend")).to_have_text(ADVICE[Cause.OOM].words)
+    # What was not measured cannot be measured again.
+    expect(page.get_by_role("button", name="Measure again")).to_have_count(0)
     for card in ("step-times", "losses", "rank-memory", "own-times", "step-parts", "tile-step", "log", "job"):
         expect(page.get_by_test_id(card)).to_have_count(0)
     expect(page.locator("main")).not_to_contain_text("-, -")
