@@ -47,10 +47,7 @@ export function UseDialog({ path, simulated, onClose }: UseProps) {
   );
 }
 
-interface ExportsProps extends Omit<UseProps, "onClose"> {
-  formats: readonly FormatEntry[];
-  spec: CampaignView["spec"];
-}
+type ExportsProps = Omit<UseProps, "onClose"> & { formats: readonly FormatEntry[]; spec: CampaignView["spec"] };
 
 function Exports({ path, simulated, formats, spec: { workload, runner } }: ExportsProps) {
   const named = (name: string) => formats.find((one) => one.name === name);
