@@ -231,7 +231,9 @@ def test_the_page_of_a_run_is_of_its_setting_and_agrees_with_the_recommendation(
 
 def test_a_run_out_of_memory_says_what_was_predicted_and_shows_nothing_empty(page, service, gain):
     trials = service.call("GET", f"/v1/campaigns/{gain}/trials?view=brief&page_size=1000")["trials"]
-    go(page, service, gain, next(one["number"] for one in trials if one["verdict"] == "oom"))
+    number, expected = next((one["number"], one["expectation"]) for one in trials if one["verdict"] == "oom")
+    assert expected is None, "the search has predicted it: there is nothing to ask"
+    go(page, service, gain, number)
     expect(page.get_by_test_id("reason")).to_contain_text(re.compile(r"out of memory, in \w+: "))
     expect(page.get_by_test_id("tile-predicted")).to_contain_text(re.compile(r"GiB \(.* to .*GiB\) of 80(\.0)? GiB"))
     expect(page.get_by_test_id("tile-predicted")).not_to_contain_text("simulated")
@@ -242,3 +244,7 @@ def test_a_run_out_of_memory_says_what_was_predicted_and_shows_nothing_empty(pag
     for card in ("step-times", "losses", "rank-memory", "own-times", "step-parts", "tile-step", "log", "job"):
         expect(page.get_by_test_id(card)).to_have_count(0)
     expect(page.locator("main")).not_to_contain_text("-, -")
+    # The tab Failures predicts the same.
+    peak = page.get_by_test_id("tile-predicted").locator(".tile-value").inner_text().split(" (")[0]
+    page.goto(f"{service.url}/#/campaigns/{gain}?tab=failures")
+    expect(page.get_by_test_id(f"failed-{number}")).to_contain_text(f"predicted {peak} of 80 GiB")
