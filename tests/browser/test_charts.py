@@ -283,6 +283,24 @@ def test_cells_are_of_what_matters_most_and_out_of_memory_is_hatched_and_said(op
     assert hatched
 
 
+def test_a_cell_has_the_figure_of_its_best_setting_as_the_table_has_it(opened, trials, campaign):
+    page = opened(campaign)
+    reached: dict[tuple[int, int], tuple[float, int]] = {}
+    for trial in trials:
+        if trial["origin"] == "confirmation" or trial["verdict"] != "ok":
+            continue
+        place = (trial["plan"]["tp"], trial["plan"]["micro_batch_size"])
+        own = ((trial["setting"] or trial)["objective"]["value"], trial["number"])
+        reached[place] = max(own, reached.get(place, own))
+    first = {trial["number"]: trial["objective"] for trial in trials}
+    assert any(f"{first[number]['value']:.0f}" != f"{value:.0f}" for value, number in reached.values())
+    for (tp, size), (value, number) in reached.items():
+        cell = page.get_by_test_id(f"cell-tp{tp}-micro_batch_size{size}")
+        expect(cell).to_have_attribute("title", re.compile(f"by trial {number};"))
+        title = (cell.get_attribute("title") or "").replace("\u202f", "")
+        assert f" {value:.0f} by trial" in title
+
+
 def test_the_timeline_has_every_trial_of_parallel_jobs_and_leads_to_it_by_keyboard(opened, asked):
     page = opened(asked)
     timeline = page.get_by_test_id("timeline")

@@ -95,7 +95,7 @@ def test_out_of_memory_stands_beside_what_was_predicted_and_what_the_device_has(
         expect(row).not_to_contain_text("accumulation")
         expect(row).to_contain_text(re.compile(r"out of memory in \w+"))
         if trial["expectation"] is None:
-            expect(row).to_contain_text("no prediction of its memory")
+            expect(row).to_contain_text(re.compile(r"predicted [0-9.]+ GiB of 80 GiB"))
             continue
         peak = trial["expectation"]["peak_bytes"] / GIB
         said = f"{peak:#.3g}".rstrip(".")
@@ -105,15 +105,15 @@ def test_out_of_memory_stands_beside_what_was_predicted_and_what_the_device_has(
         # Bar to mark as the peak to the device.
         assert bar / mark == pytest.approx(peak / 80, rel=0.08)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    # What running again cannot mend is mended first.
-    card.get_by_role("button", name="Fix and run again").click()
-    asked = page.get_by_test_id("confirm")
-    expect(asked).to_contain_text(ADVICE[Cause.OOM].words)
-    expect(asked).to_contain_text("Only a setting that was measured is run again in its campaign")
-    expect(asked.get_by_role("button", name="Start a copy of the campaign")).to_be_visible()
+    # Of a simulation there is no log.
+    expect(card.get_by_role("button", name="Log")).to_have_count(0)
+    # What running again cannot mend is mended first, in a copy of the spec.
+    card.get_by_role("link", name="Fix and run again").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("New campaign")
+    expect(page.get_by_label("Spec")).to_have_value(re.compile('"name": "full"'))
 
 
-def test_a_bug_of_the_job_has_its_log_and_starts_again_as_a_copy(opened, service, broken):
+def test_a_bug_of_the_job_has_its_log_and_starts_again_from_its_spec(opened, service, broken):
     page = opened(broken)
     card = page.get_by_test_id("cause-user_bug")
     expect(card.get_by_role("heading")).to_contain_text("bug in the job: 1 trial")
@@ -124,19 +124,16 @@ def test_a_bug_of_the_job_has_its_log_and_starts_again_as_a_copy(opened, service
     log = page.get_by_test_id("failure-log")
     expect(log.get_by_label("End of the log")).to_contain_text("the job began")
     expect(log.get_by_label("End of the log")).to_contain_text("No module named megatron")
-    expect(log).to_contain_text("The failure is of rank 0.")
+    expect(log).to_contain_text("Where it failed: rank 0.")
     log.get_by_role("button", name="Close").click()
-    card.get_by_role("button", name="Fix and run again").click()
-    page.get_by_role("button", name="Start a copy of the campaign").click()
-    page.wait_for_url(lambda url: f"/campaigns/{broken}" not in url and "/campaigns/broken-" in url)
-    expect(page.get_by_role("heading", level=1)).to_have_text("broken")
+    expect(card.get_by_role("link", name="Fix and run again")).to_have_attribute("href", f"#/new?from={broken}")
 
 
 def test_who_may_not_launch_is_offered_no_run(opened, service, broken):
     page = opened(broken, token=service.new_token("reader", "read:all"))
     card = page.get_by_test_id("cause-user_bug")
     expect(card.get_by_role("button", name="Log")).to_be_visible()
-    expect(card.get_by_role("button", name=re.compile("run again", re.I))).to_have_count(0)
+    expect(card.get_by_role("link", name=re.compile("run again", re.I))).to_have_count(0)
 
 
 def test_failures_over_time_are_below_where_there_are_several_windows(opened, service, full):

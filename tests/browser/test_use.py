@@ -11,6 +11,10 @@ import pytest
 from launches import parse
 from playwright.sync_api import Page, expect
 from service_lab import ServiceLab
+from specs import simulated
+
+from meshtune.runners.base import Cause
+from meshtune.runners.registry import ADVICE
 
 STAND_IN = Path(__file__).parents[1] / "laboratories" / "megatron_stand_in.py"
 LAUNCH = """\
@@ -46,6 +50,18 @@ budget: {trials: 12}
 parallel: 4
 seed: 3
 """
+# A plan that torchtitan has no words for, a knob that Megatron's command line has, and one that it has not.
+KNOBS = simulated(
+    name="told",
+    space={"tp": [1], "pp": [1], "zero_stage": [1], "recompute": ["none"]},
+    knobs={
+        "fp8": {"values": ["mxfp8"], "argument": "--fp8 {value}"},
+        "bucket": {"values": [5000], "config": "zero_optimization.reduce_bucket_size"},
+    },
+    workload={"kind": "simulated", "framework": "megatron-core"},
+    trial={"time_limit_s": 1e6},
+    budget={"trials": 1},
+)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +115,6 @@ def test_an_imported_launch_is_used_as_the_training_that_it_is(page, service, me
     expect(script.first).to_contain_text("--train-iters 100000")
     expect(dialog.get_by_label("partition: to be set")).to_be_visible()
     dialog.get_by_label("partition: to be set").fill("h100")
-    page.keyboard.press("Tab")
     expect(dialog.get_by_test_id("export-file").filter(has_text="#SBATCH --partition=h100")).to_have_count(1)
     expect(dialog.get_by_label("partition: to be set")).to_have_count(0)
     expect(dialog).not_to_contain_text("--train-iters 25")
@@ -139,18 +154,52 @@ def test_what_only_its_user_can_say_is_marked_and_goes_into_the_launch(page, ser
     needed.get_by_label("steps: to be set").fill("5000")
     needed.get_by_label("arguments: to be set").fill("--data-path /data/mine --lr 3e-4")
     needed.get_by_label("script: to be set").fill("/home/me/pretrain_gpt.py")
-    page.keyboard.press("Tab")
-    for words in ("--train-iters 5000", "--data-path /data/mine", "--lr 3e-4", "/home/me/pretrain_gpt.py"):
+    # The first click counts, and copies what was typed.
+    script.get_by_role("button", name="Copy").click()
+    expect(script.get_by_text("Copied")).to_be_visible()
+    typed = ("--train-iters 5000", "--data-path /data/mine", "--lr 3e-4", "/home/me/pretrain_gpt.py")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert [words for words in typed if words not in copied] == []
+    for words in typed:
         expect(script).to_contain_text(words)
     expect(needed.get_by_text("to be set")).to_have_count(0)
+    # It stays where the dialog opens again and where the place changes.
+    dialog.get_by_role("button", name="Close").click()
+    page.get_by_test_id("use").click()
+    dialog.get_by_label("Where?").select_option("slurm")
+    expect(dialog.get_by_test_id("launch-command")).to_contain_text("sbatch job.sbatch")
+    for words in typed:
+        expect(script.first).to_contain_text(words)
+    expect(needed.get_by_label("steps")).to_have_value("5000")
     # What cannot do without is not guessed.
     dialog.get_by_label("Where?").select_option("jobset")
     expect(dialog.get_by_test_id("missing")).to_contain_text("image")
     needed.get_by_label("image: to be set").fill("registry.example/train:1")
-    page.keyboard.press("Tab")
     expect(dialog.get_by_test_id("export-file").filter(has_text="registry.example/train:1")).to_contain_text(
         "launch.sh"
     )
+
+
+def test_what_a_launch_lacks_of_the_setting_comes_first_and_a_scheduler_starts_what_was_simulated(page, service):
+    go(page, service, service.completed(KNOBS), 0)
+    page.get_by_test_id("use").click()
+    dialog = page.get_by_test_id("exports")
+    script = dialog.get_by_test_id("export-file").filter(has_text="launch.sh")
+    expect(script.first).to_contain_text("--fp8 mxfp8")
+    expect(dialog.get_by_role("alert")).to_have_text(
+        "This launch is not the whole setting. Not in it, to be added by hand: bucket = 5000."
+    )
+    dialog.get_by_label("Where?").select_option("slurm")
+    expect(dialog.get_by_test_id("launch-command")).to_contain_text("sbatch job.sbatch")
+    expect(script.first).to_contain_text("--fp8 mxfp8")
+    # The job of the simulation is for no scheduler, and that is said.
+    dialog.get_by_label("What runs it?").select_option("job")
+    expect(dialog.get_by_label("Where?")).to_be_disabled()
+    expect(dialog).to_contain_text("nothing in it that a scheduler could start")
+    # A program that cannot run the setting says why, and asking again would help nobody.
+    dialog.get_by_label("What runs it?").select_option("torchtitan")
+    expect(dialog.get_by_test_id("no-words")).to_contain_text("cannot run this plan: plan: zero_stage(1)")
+    expect(dialog.get_by_role("button", name="Try again")).to_have_count(0)
 
 
 def test_the_page_of_a_run_is_of_its_setting_and_agrees_with_the_recommendation(page, service, gain):
@@ -171,6 +220,7 @@ def test_the_page_of_a_run_is_of_its_setting_and_agrees_with_the_recommendation(
         )
         for change in found["changes"]:
             expect(page.get_by_test_id("changes")).to_contain_text(f"{change['before']} → {change['after']}")
+        expect(page.get_by_role("button", name="Measure again")).to_be_visible()
         others = page.get_by_test_id("runs").get_by_role("link")
         expect(others).to_have_text([f"trial {one}" for one in runs if one != number])
     expect(page.get_by_test_id("badges")).to_contain_text(f"second run of trial {found['trial']}")
@@ -181,10 +231,20 @@ def test_the_page_of_a_run_is_of_its_setting_and_agrees_with_the_recommendation(
 
 def test_a_run_out_of_memory_says_what_was_predicted_and_shows_nothing_empty(page, service, gain):
     trials = service.call("GET", f"/v1/campaigns/{gain}/trials?view=brief&page_size=1000")["trials"]
-    go(page, service, gain, next(one["number"] for one in trials if one["verdict"] == "oom"))
+    number, expected = next((one["number"], one["expectation"]) for one in trials if one["verdict"] == "oom")
+    assert expected is None, "the search has predicted it: there is nothing to ask"
+    go(page, service, gain, number)
     expect(page.get_by_test_id("reason")).to_contain_text(re.compile(r"out of memory, in \w+: "))
     expect(page.get_by_test_id("tile-predicted")).to_contain_text(re.compile(r"GiB \(.* to .*GiB\) of 80(\.0)? GiB"))
-    expect(page.get_by_test_id("mend")).to_contain_text("micro-batch")
+    expect(page.get_by_test_id("tile-predicted")).not_to_contain_text("simulated")
+    # As the tab Failures says it.
+    expect(page.get_by_test_id("mend")).to_have_text(ADVICE[Cause.OOM].words)
+    # What was not measured cannot be measured again.
+    expect(page.get_by_role("button", name="Measure again")).to_have_count(0)
     for card in ("step-times", "losses", "rank-memory", "own-times", "step-parts", "tile-step", "log", "job"):
         expect(page.get_by_test_id(card)).to_have_count(0)
     expect(page.locator("main")).not_to_contain_text("-, -")
+    # The tab Failures predicts the same.
+    peak = page.get_by_test_id("tile-predicted").locator(".tile-value").inner_text().split(" (")[0]
+    page.goto(f"{service.url}/#/campaigns/{gain}?tab=failures")
+    expect(page.get_by_test_id(f"failed-{number}")).to_contain_text(f"predicted {peak} of 80 GiB")

@@ -105,6 +105,10 @@ def test_a_script_for_slurm_asks_for_devices_where_they_are_gpus(setting):
 def test_a_simulated_job_has_no_script(setting):
     with pytest.raises(NothingToExport, match=r"^campaign c \(simulated\) has no job that a scheduler could run"):
         export_files(setting(runner=Backend(kind="simulated")), "slurm")
+    export = setting(runner=Backend(kind="simulated"), options={"program": "megatron", "partition": "gpu"})
+    files = export_files(export, "slurm")
+    assert "#SBATCH --partition=gpu" in files["job.sbatch"]
+    assert "--train-iters" in files["launch.sh"]
 
 
 # Start lines
@@ -306,6 +310,20 @@ def test_another_program_gets_the_variables_and_the_warning_names_the_rest(with_
     handover = handover_of(export, "megatron")
     assert handover is not None
     assert "knobs there, not told here: bucket = 5000, flash = on" in handover.differs
+    assert handover.untold == ("bucket = 5000", "flash = on")
+
+
+@pytest.mark.parametrize(("framework", "told"), [("megatron-core", True), ("fsdp", False)])
+def test_the_arguments_of_a_simulated_program_are_in_the_launch_of_that_program(
+    with_knobs: Any, framework: str, told: bool
+) -> None:
+    export = with_knobs("deepspeed")
+    workload = Backend(kind="simulated", options={"framework": framework})
+    export = replace(export, spec=replace(export.spec, workload=workload))
+    assert ("--flash" in export_files(export, "megatron")["launch.sh"]) == told
+    handover = handover_of(export, "megatron")
+    assert handover is not None
+    assert handover.untold == (("bucket = 5000",) if told else ("bucket = 5000", "flash = on"))
 
 
 @pytest.mark.parametrize(

@@ -92,17 +92,25 @@ class Export:
 
     def told(self, name: str) -> ToldKnobs:
         """The knobs that the program of this format is told, but for those at the value that is omitted: another
-        program than the one that was measured, variables alone."""
+        program than the one that was measured, variables alone, and arguments where it was simulated."""
         known, plan, own = self.spec.knobs, self.plan, self.spec.workload.kind == name
-        words, values = (tuple(arguments(known, plan)), keys(known, plan)) if own else ((), {})
-        return ToldKnobs(variables=variables(known, plan), arguments=words, keys=values)
+        words = tuple(arguments(known, plan)) if own or self.plays(name) else ()
+        return ToldKnobs(variables=variables(known, plan), arguments=words, keys=keys(known, plan) if own else {})
+
+    def plays(self, name: str) -> bool:
+        """Whether the measured program is a simulation of the format's; by default it is of Megatron-DeepSpeed."""
+        workload = self.spec.workload
+        return workload.kind == SIMULATED and str(workload.options.get("framework", "megatron")).startswith(name)
 
     def untold(self, name: str) -> tuple[str, ...]:
         """The knobs that the program of this format is not told, with their values."""
         if self.spec.workload.kind == name:
             return ()
-        named = [knob for knob in self.spec.knobs if knob.way not in ("env", "size") and knob.name in self.plan.knobs]
-        return tuple(f"{knob.name} = {word(self.plan.knobs[knob.name])}" for knob in named)
+        own = self.plan.knobs
+        told = ("env", "size", "argument") if self.plays(name) else ("env", "size")
+        named = [knob for knob in self.spec.knobs if knob.way not in told and knob.name in own]
+        # At the value that is omitted there is nothing to tell.
+        return tuple(f"{one.name} = {word(own[one.name])}" for one in named if one.told(own[one.name]) is not None)
 
     def workload_options(self, name: str) -> dict[str, Any]:
         """The options, on top of those of the spec's workload where that has the format's name, but for the length of
@@ -378,6 +386,7 @@ def handover_of(export: Export, name: str) -> Handover | None:
     return Handover(
         program=format.program,
         differs=tuple(differs),
+        untold=untold,
         warning=f"{origin_verb(measured)} {measured.words}, not measured with {format.program}, which has other "
         "kernels, buffers and overlap of communication. There the speed, the memory and the order of the plans may be "
         f"different.{known}".rstrip("."),
@@ -397,7 +406,7 @@ def export_files(export: Export, name: str = "") -> Files:
         return {**FORMATS["json"].render(export), **FORMATS["job"].render(export)}
     if name not in FORMATS:
         raise UnknownBackend(f"no export format is called {name!r}; {did_you_mean(name, FORMATS)}")
-    if FORMATS[name].script and export.spec.runner.kind == SIMULATED:
+    if FORMATS[name].script and export.spec.runner.kind == SIMULATED and started_by(export, name) == "job":
         raise NothingToExport(
             f"campaign {export.setting['campaign']} (simulated) has no job that a scheduler could run"
         )

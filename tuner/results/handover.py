@@ -49,12 +49,13 @@ class MeasuredWith:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handover:
-    """A plan that goes to a program that did not measure it. differs: known differences. warning, offer: sentences
-    for people. confirm: the command that measures it there; SPEC.yaml is the user's, with the program as its workload.
-    """
+    """A plan that goes to a program that did not measure it. differs: known differences. untold: the knobs with
+    their values that are not in its files, for the user to add. warning, offer: sentences for people. confirm: the
+    command that measures it there; SPEC.yaml is the user's, with the program as its workload."""
 
     program: str
     differs: tuple[str, ...]
+    untold: tuple[str, ...]
     warning: str
     offer: str
     confirm: str

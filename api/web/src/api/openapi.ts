@@ -1325,6 +1325,7 @@ export interface components {
             differs: string[];
             offer: string;
             program: string;
+            untold: string[];
             warning: string;
         };
         HardwareKind: {

@@ -67,7 +67,7 @@ export function Header({ campaign, trial, path, runs }: { campaign: CampaignView
           {trial.number > 0 && <ButtonLink kind="quiet" href={at(trial.number - 1)}>← {trial.number - 1}</ButtonLink>}
           {trial.number + 1 < trials && <ButtonLink kind="quiet" href={at(trial.number + 1)}>{trial.number + 1} →</ButtonLink>}
           <JsonLink path={path} />
-          {trial.state === "done" && <Again campaign={campaign} path={path} />}
+          {trial.state === "done" && (trial.measurement ?? trial.setting) && <Again campaign={campaign} path={path} />}
           {trial.measurement && <UseButton path={path} simulated={campaign.simulated} primary={trial.verdict === "ok"} />}
         </div>
       </div>

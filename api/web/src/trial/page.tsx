@@ -3,7 +3,7 @@ import { useEffect } from "preact/hooks";
 import { withQuery } from "../api/client";
 import { useResource } from "../api/resource";
 import { openStream } from "../api/stream";
-import type { CampaignView, TrialBriefPage, TrialView } from "../api/types";
+import type { CampaignView, RegistryView, TrialBriefPage, TrialView } from "../api/types";
 import "../campaign/charts/charts.css";
 import "../campaign/page/campaign.css";
 import { ErrorState, LoadingState } from "../ui/states";
@@ -60,13 +60,15 @@ function Whole({ campaign, trial, path }: { campaign: CampaignView; trial: Trial
   const { tp, pp, dp, micro_batch_size, zero_stage } = trial.plan;
   const alike = useResource<TrialBriefPage>(done ? withQuery(`campaigns/${encodeURIComponent(campaign.id)}/trials`, { view: "brief", page_size: 1000, tp, pp, dp, micro_batch_size, zero_stage }) : null);
   const runs = alike.data?.trials.filter((one) => one.plan_key === trial.plan_key) ?? [];
+  const cause = trial.attempts.at(-1)?.failure;
+  const registry = useResource<RegistryView>(cause ? "registry" : null);
   const profile = trial.measurement?.profile ?? null;
   const log = !campaign.simulated && <Log trial={trial} path={path} />;
   return (
     <>
       <Header campaign={campaign} trial={trial} path={path} runs={runs} />
       <Tiles campaign={campaign} trial={trial} own={runs.find(({ number }) => number === trial.number)} />
-      {trial.verdict === "oom" && <p data-testid="mend">Less memory: a smaller micro-batch, more recomputation, a higher ZeRO stage, or more tensor or pipeline ranks.</p>}
+      {cause && <p data-testid="mend">{registry.data?.advice[cause]?.words}</p>}
       {measured === null ? (
         log
       ) : (

@@ -1,9 +1,8 @@
 /** The setting of a trial in a few figures: by all its runs, as the recommendation has them, and by this run below. */
-import { withQuery } from "../api/client";
-import { useResource } from "../api/resource";
-import type { CampaignView, Explanation, TrialBrief, TrialView } from "../api/types";
+import type { CampaignView, TrialBrief, TrialView } from "../api/types";
 import { figuresOf } from "../campaign/data/figures";
 import { goalOf, isAgain, NOT_CONFIRMED } from "../campaign/data/goal";
+import { useNeed } from "../campaign/data/need";
 import { bareObjective, bytes, counted, gain, gainInterval, interval, number, probability, share, stepTime } from "../format";
 import { Tile } from "../ui/basics";
 
@@ -16,12 +15,10 @@ export function Tiles({ campaign, trial, own }: { campaign: CampaignView; trial:
   const held = largest((measured ?? partial)?.peak_held_bytes);
   const of = limit === undefined ? "" : ` of ${bytes(limit)}`;
   const memory = tensors !== null && <Tile {...tile} label="Peak memory, fullest rank" value={bytes(tensors)} note={held === null ? of : `${bytes(held)} held${of}`} />;
-  const { knobs = {}, ...axes } = trial.plan;
-  const knob = Object.entries(knobs).map((one) => one.join(":"));
-  const why = useResource<Explanation>(trial.verdict === "oom" ? withQuery(`campaigns/${encodeURIComponent(campaign.id)}/space/why`, { ...axes, knob }) : null);
+  const need = useNeed(trial.verdict === "oom" ? campaign.id : null, trial.plan);
   if (!measured || !own) {
-    const { peak_bytes: peak, p_fits } = why.data?.prediction ?? {};
-    const needs = peak && <Tile {...tile} label="Predicted memory, fullest rank" testid="tile-predicted" value={<>{bytes(peak.value)} <span class="unit">({interval(peak.low, peak.high, bytes)}){of}</span></>} note={`fits with ${probability(p_fits)}`} />;
+    const { peak_bytes: peak, p_fits } = need ?? {};
+    const needs = peak && <Tile label="Predicted memory, fullest rank" testid="tile-predicted" value={<>{bytes(peak.value)} <span class="unit">({interval(peak.low, peak.high, bytes)}){of}</span></>} note={`fits with ${probability(p_fits)}`} />;
     return memory || needs ? <div class="tiles two-up" data-testid="tiles">{needs}{memory}</div> : null;
   }
   const goal = goalOf(campaign);

@@ -8,6 +8,7 @@ import { type Cell, cellsOf } from "../data/cells";
 import { setConditions } from "../data/conditions";
 import type { Condition, Filters } from "../data/filters";
 import { type Goal, merit } from "../data/goal";
+import type { Setting } from "../data/settings";
 import type { Dimension } from "../data/values";
 import { useChoice } from "./choices";
 import { rampStep } from "./marks";
@@ -19,14 +20,15 @@ interface HeatMapProps {
   dimensions: readonly Dimension[];
   simulated: boolean;
   trials: readonly TrialBrief[];
-  shown: readonly TrialBrief[];
+  /** Those that pass the filters, as the table has them. */
+  settings: readonly Setting[];
   filters: Filters;
 }
 
-export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }: HeatMapProps) {
+export function HeatMap({ goal, dimensions, trials, settings, filters, simulated }: HeatMapProps) {
   const [x, acrossChoice] = useChoice("across", "Across", dimensions, dimensions[0]!);
   const [y, upChoice] = useChoice("up", "Up", dimensions, dimensions[1]!);
-  const { xs, ys, rows } = useMemo(() => cellsOf(trials, shown, x, y, goal), [trials, shown, x, y, goal]);
+  const { xs, ys, rows } = useMemo(() => cellsOf(trials, settings, x, y, goal), [trials, settings, x, y, goal]);
   const ends = extent(rows.flatMap((row) => row.flatMap((cell) => cell?.best?.objective?.value ?? [])));
   const button = (cell: Cell, column: number) => {
     const value = cell.best?.objective?.value;
@@ -74,7 +76,7 @@ export function HeatMap({ goal, dimensions, trials, shown, filters, simulated }:
         </div>
       </div>
       <p class="chart-note">
-        {goal.label}{simulated && ", simulated"}: the best of the trials that pass the filters
+        {goal.label}{simulated && ", simulated"}: the best of the settings that pass the filters, over all their runs
       </p>
     </Card>
   );

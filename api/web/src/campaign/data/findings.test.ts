@@ -101,6 +101,8 @@ test("second runs are in their setting's row, which has the figures over all run
   expect(settingsOf(trials)).toEqual(rows);
   expect(settingsOf(trials)[0]).toBe(rows[0]);
   expect(settingOf(rows, 2)).toBe(rows[0]);
+  // A cell says what the table says.
+  expect(cellsOf(trials, rows, TP, PP, SPEED).rows[0]![0]).toMatchObject({ best: { number: 3, objective: { value: 4 } }, trials: 4, oom: 1 });
   // One whose first run is not known has a row of its own.
   expect(settingsOf(again.slice(1)).map(({ number }) => number)).toEqual([2]);
 });

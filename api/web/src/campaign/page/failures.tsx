@@ -1,19 +1,18 @@
 /** The failed trials by cause, the most frequent first: what to do, and each setting with what its job left. */
-import { useRef, useState } from "preact/hooks";
-import { useAct } from "../../api/act";
-import { newKey, post } from "../../api/client";
+import { useState } from "preact/hooks";
 import { useResource } from "../../api/resource";
 import { useCan } from "../../api/session";
 import type { Advice, Analysis, CampaignView, Cause, RegistryView, TrialBrief, TrialView } from "../../api/types";
 import { bytes, counted } from "../../format";
-import { go, href } from "../../router";
-import { Button, Card } from "../../ui/basics";
-import { Confirm, Dialog, Trouble } from "../../ui/dialog";
+import { href } from "../../router";
+import { Button, ButtonLink, Card } from "../../ui/basics";
+import { Dialog } from "../../ui/dialog";
 import { ErrorState, LoadingState } from "../../ui/states";
 import { TableFrame } from "../../ui/table";
 import { CAUSE_WORDS, changeWords, whereWords } from "../../words";
 import { FailureChart } from "../charts/failure_chart";
 import { changesOf } from "../data/figures";
+import { useNeed } from "../data/need";
 
 const FIRST = 8;
 
@@ -45,22 +44,13 @@ interface CauseProps extends Omit<FailuresProps, "analysis"> {
 function CauseCard({ campaign, cause, trials, advice }: CauseProps) {
   const [all, showAll] = useState(false);
   const [log, openLog] = useState<string | null>(null);
-  const [asks, ask] = useState(false);
-  const act = useAct();
-  const key = useRef(newKey());
   const may = useCan("launch");
   const path = `campaigns/${encodeURIComponent(campaign.id)}`;
-  const copy = () =>
-    act.run(async () => {
-      const { id } = await post<CampaignView>(`${path}:clone`, { body: {}, idempotencyKey: key.current });
-      go(href({ page: "campaign", id }));
-    });
-  const again = advice?.again ? "Run again" : "Fix and run again";
   return (
     <Card
       testid={`cause-${cause}`}
       title={<><span class={`dot tone-${cause === "oom" ? "oom" : "failed"}`} aria-hidden="true" /> {CAUSE_WORDS[cause]}: {counted(trials.length, "trial")}</>}
-      aside={may && <Button onClick={() => ask(true)}>{again}</Button>}
+      aside={may && <ButtonLink href={href({ page: "new" }, { from: campaign.id })}>{advice?.again ? "Run again" : "Fix and run again"}</ButtonLink>}
     >
       <p data-testid="advice">{advice?.words}</p>
       <TableFrame label={`Trials that ended with ${CAUSE_WORDS[cause]}`} dense>
@@ -70,20 +60,13 @@ function CauseCard({ campaign, cause, trials, advice }: CauseProps) {
               <td><a href={href({ page: "trial", id: campaign.id, number: trial.number })}>#{trial.number}</a></td>
               <td>{settingWords(campaign, trial)}</td>
               <td>{cause === "oom" && <Predicted campaign={campaign} trial={trial} />}<span class="muted">{trial.reason}</span></td>
-              <td><Button onClick={() => openLog(`${path}/trials/${trial.number}`)}>Log</Button></td>
+              {!campaign.simulated && <td><Button onClick={() => openLog(`${path}/trials/${trial.number}`)}>Log</Button></td>}
             </tr>
           ))}
         </tbody>
       </TableFrame>
       {!all && trials.length > FIRST && <Button kind="link" onClick={() => showAll(true)}>All {counted(trials.length, "trial")}</Button>}
       {log && <LogDialog path={log} onClose={() => openLog(null)} />}
-      {asks && (
-        <Confirm title={again} action="Start a copy of the campaign" busy={act.busy} onClose={() => ask(false)} onConfirm={() => void copy()}>
-          <p>{advice?.words}</p>
-          <p class="muted">Only a setting that was measured is run again in its campaign, from the page of its trial. A copy has the same spec, its program and files as they are then.</p>
-        </Confirm>
-      )}
-      <Trouble act={act} />
     </Card>
   );
 }
@@ -97,8 +80,9 @@ function settingWords({ spec: { baseline } }: CampaignView, { plan, plan_key }: 
 /** The predicted peak as a bar, with a mark where the device ends. */
 function Predicted({ campaign, trial }: { campaign: CampaignView; trial: TrialBrief }) {
   const limit = campaign.spec.cluster.device?.memory_bytes;
-  const peak = trial.expectation?.peak_bytes;
-  if (peak === undefined || limit === undefined) return <div>no prediction of its memory</div>;
+  const need = useNeed(trial.expectation ? null : campaign.id, trial.plan);
+  const peak = trial.expectation?.peak_bytes ?? need?.peak_bytes.value;
+  if (peak === undefined || limit === undefined) return null;
   const most = Math.max(peak, limit);
   return (
     <div class="memory">
@@ -119,8 +103,8 @@ function LogDialog({ path, onClose }: { path: string; onClose: () => void }) {
     <Dialog title={`Trial ${data?.number ?? ""}: end of the log`} onClose={onClose} wide testid="failure-log">
       {problem && <ErrorState problem={problem} />}
       {!data && !problem && <LoadingState />}
-      {where && <p>The failure is of {where}.</p>}
-      {last && <pre class="code-block log-tail" tabIndex={0} aria-label="End of the log">{last.log_tail || "There is no log."}</pre>}
+      {where && <p>Where it failed: {where}.</p>}
+      {last && <pre class="code-block log-tail" tabIndex={0} aria-label="End of the log">{last.log_tail || "The job left no log."}</pre>}
     </Dialog>
   );
 }

@@ -6,7 +6,7 @@ import { Button } from "../../ui/basics";
 interface UseProps {
   /** Below v1/: of a campaign, which exports its winner, or of a trial. */
   path: string;
-  /** Then there is no job that a scheduler could run. */
+  /** Then no scheduler could run the trial's own job. */
   simulated: boolean;
   /** Of what can be used as it is. */
   primary?: boolean;
