@@ -104,6 +104,22 @@ def test_a_link_counts_for_more_than_a_token_that_the_browser_has_kept(service, 
     assert "mt_" not in page.url
 
 
+def test_a_link_whose_token_is_refused_leaves_the_one_of_before(service, open_page, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    page.goto("about:blank")
+    page.goto(f"{service.url}/#token=mt_of-nobody")
+    expect(page.get_by_role("alert")).to_contain_text("The token of the link was refused")
+    expect(page.get_by_role("link", name="filled 1")).to_be_visible()
+    page.reload()
+    expect(page.get_by_test_id("whoami")).to_contain_text("lab")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.evaluate("localStorage.clear()")
+    page.goto("about:blank")
+    page.goto(f"{service.url}/#token=mt_of-nobody")
+    expect(page.get_by_test_id("signin")).to_contain_text("The token of the link was refused")
+
+
 def test_a_phone_shows_every_page_without_scrolling_sideways(service, open_page, sign_in):
     page = open_page(viewport=PHONE)
     sign_in(page, service)
