@@ -115,6 +115,7 @@ function QuoteState({ quoted: { quote, problem, asking } }: { quoted: Quoted }) 
   const mistakes = problem?.mistakes.length ?? 0;
   if (mistakes) return <Chip tone="oom">{mistakes === 1 ? "1 mistake" : `${mistakes} mistakes`}</Chip>;
   if (problem) return <Chip tone="failed">no answer</Chip>;
+  if (quote?.fit && Math.round(quote.fit.expected) === 0) return <Chip tone="oom">nothing is expected to fit</Chip>;
   if (misfit(quote)) return <Chip tone="oom">the baseline does not fit</Chip>;
   return <Chip tone="ok">can be launched</Chip>;
 }
