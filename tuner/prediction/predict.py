@@ -266,7 +266,10 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis =
     """
     training = training_of(spec)
     if problems := missing(training):
-        raise InvalidValue([Problem(one.path, f"{one.message} (so {name} teaches nothing)") for one in problems])
+        last = replace(
+            problems[-1], message=f"{problems[-1].message} (so the trials of {name} calibrate no prediction)"
+        )
+        raise InvalidValue([*problems[:-1], last])
     taught = [trial for trial in trials if trial.measurement is not None or trial.verdict is Verdict.OOM]
     if not taught:
         return replace(start, campaign=name)
