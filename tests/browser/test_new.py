@@ -51,6 +51,8 @@ def test_a_pasted_script_asks_what_it_leaves_open_and_has_a_quote(page):
     expect(questions.get_by_label("workload.directory")).to_have_value("/launch-folder")
     expect(questions.get_by_label("model.layers")).to_have_value("")
     expect(page.get_by_test_id("quote")).to_contain_text("mistakes")
+    expect(page.get_by_test_id("mistakes")).to_contain_text("is not answered: workload.directory")
+    expect(page.get_by_test_id("mistakes")).not_to_contain_text("open_questions.0")
     questions.get_by_label("workload.directory").fill("/opt/Megatron-LM")
     questions.get_by_label("model.layers").fill("32")
     questions.get_by_role("button", name="All of this is answered").click()
@@ -59,6 +61,7 @@ def test_a_pasted_script_asks_what_it_leaves_open_and_has_a_quote(page):
     expect(editor).to_have_value(re.compile(r"^  directory: /opt/Megatron-LM$", re.M))
     expect(editor).not_to_have_value(re.compile("open_questions"))
     expect(page.get_by_test_id("predicted-best")).to_be_visible()
+    expect(page.get_by_test_id("speed")).to_contain_text("tokens/s/device")
     expect(page.get_by_test_id("quote")).to_contain_text("Megatron-Core")
     # The same text is the YAML tab's.
     text = editor.input_value()
@@ -103,6 +106,8 @@ def test_a_wrong_spec_shows_no_quote_of_another(page):
     expect(page.get_by_test_id("legal")).to_be_visible()
     # A short time is no fraction of a device-hour.
     expect(page.get_by_test_id("device-time")).to_have_text(re.compile(r"^\d[\d.]* device-(second|minute|hour)s?\b"))
+    expect(page.get_by_test_id("first-runs")).to_contain_text("5")
+    expect(page.get_by_test_id("second-runs")).to_have_text(re.compile(r"^\d+( to \d+)? of the fastest$"))
     editor.fill(SPEC.replace("global_batch_size: 8", "global_batch_size: -3"))
     expect(quote).to_contain_text("1 mistake")
     expect(page.get_by_test_id("legal")).to_be_hidden()
@@ -173,7 +178,7 @@ def test_whether_it_fits_is_the_first_of_the_answer(page, service):
     page.get_by_role("button", name="Does it fit?").click()
     answer = page.get_by_test_id("fit")
     expect(answer.locator("header")).to_contain_text("fits")
-    for words in ("The fastest setting that is safe", "peak memory", "largest micro-batch"):
+    for words in ("The fastest setting that is safe", "% likely to fit", "peak memory", "largest micro-batch"):
         expect(answer).to_contain_text(words)
     page.get_by_label("Devices").fill("4090")
     page.get_by_role("button", name="Does it fit?").click()

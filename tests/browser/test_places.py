@@ -207,6 +207,7 @@ def test_campaigns_that_are_ticked_are_compared_in_their_colours(service, open_p
     lines = chart.locator(".curve").evaluate_all("(all) => all.map((one) => getComputedStyle(one.firstChild).stroke)")
     assert sorted(lines) == sorted(colours)
     expect(chart.get_by_role("slider")).to_have_attribute("aria-label", re.compile("simulated"))
+    expect(page.get_by_role("heading", name="Best first run so far")).to_be_visible()
     expect(page.get_by_test_id("speed-chart")).to_be_hidden()
     expect(page.get_by_test_id("notes")).to_contain_text("simulated")
     for row in rows.all():
