@@ -162,6 +162,27 @@ def test_a_baseline_that_does_not_fit_is_told_before_the_launch(page):
     expect(page.get_by_test_id("misfit")).to_be_hidden()
 
 
+def test_what_is_written_stays_until_it_is_launched(page):
+    page.get_by_test_id("tab-yaml").click()
+    editor = page.get_by_label(EDITOR)
+    editor.fill(SPEC)
+    page.get_by_role("link", name="Fit").click()
+    expect(page.get_by_role("button", name="Does it fit?")).to_be_visible()
+    page.go_back()
+    expect(editor).to_have_value(SPEC)
+    page.get_by_test_id("tab-form").click()
+    expect(editor).not_to_have_value(SPEC)
+    expect(page.get_by_test_id("start")).to_contain_text("The text of the tab YAML is kept")
+    page.get_by_test_id("tab-yaml").click()
+    expect(editor).to_have_value(SPEC)
+    page.get_by_role("button", name="Launch", exact=True).click()
+    page.wait_for_url(re.compile("#/campaigns/small-"))
+    page.get_by_role("link", name="New", exact=True).click()
+    expect(page.get_by_test_id("tab-script")).to_have_attribute("aria-selected", "true")
+    page.get_by_test_id("tab-yaml").click()
+    expect(editor).to_have_value("")
+
+
 def test_the_launch_is_in_sight_at_any_width(open_page, service, sign_in):
     page = open_page(viewport={"width": 390, "height": 800})
     sign_in(page, service)

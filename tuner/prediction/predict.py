@@ -266,10 +266,8 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis =
     """
     training = training_of(spec)
     if problems := missing(training):
-        last = replace(
-            problems[-1], message=f"{problems[-1].message} (so the trials of {name} calibrate no prediction)"
-        )
-        raise InvalidValue([*problems[:-1], last])
+        follows = f" (so the trials of {name} calibrate no prediction)"
+        raise InvalidValue([*problems[:-1], replace(problems[-1], message=problems[-1].message + follows)])
     taught = [trial for trial in trials if trial.measurement is not None or trial.verdict is Verdict.OOM]
     if not taught:
         return replace(start, campaign=name)

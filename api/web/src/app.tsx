@@ -50,7 +50,7 @@ function Page() {
     case "campaigns":
       return <Campaigns />;
     case "new":
-      return <Create />;
+      return <Create key={place.get().query.get("from")} />;
     case "compare":
       return <Compare />;
     case "fit":

@@ -39,6 +39,7 @@ export async function signIn(secret: string): Promise<void> {
 
 export function signOut(): void {
   setToken("");
+  sessionStorage.clear(); // drafts
   forget();
   session.set({ state: "signed-out", refused: "" });
 }

@@ -15,11 +15,7 @@ export function takeToken(): boolean {
 }
 
 if (typeof location !== "undefined") takeToken();
-export const token = new Store<string>(typeof localStorage === "undefined" ? "" : (sessionStorage.getItem(KEY) ?? kept()));
-
-function kept(): string {
-  return localStorage.getItem(KEY) ?? "";
-}
+export const token = new Store<string>(typeof localStorage === "undefined" ? "" : (sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? ""));
 
 /** Whether the token is a link's that was not accepted yet. */
 export function isTried(): boolean {
@@ -29,7 +25,7 @@ export function isTried(): boolean {
 /** Back to the token of before the link. */
 export function dropTried(): void {
   sessionStorage.removeItem(KEY);
-  token.set(kept());
+  token.set(localStorage.getItem(KEY) ?? "");
 }
 
 export function setToken(secret: string): void {
