@@ -1,5 +1,4 @@
-/** The bearer token lives in localStorage, never in a cookie; "" while there is none. A link of `meshtune open` brings one,
- * which lives in sessionStorage until the service has accepted it. */
+/** The bearer token lives in localStorage, never in a cookie; "" while there is none. A link of `meshtune open` brings one. */
 import { Store } from "../store";
 
 export const KEY = "meshtune.token";
@@ -17,7 +16,7 @@ export function takeToken(): boolean {
 if (typeof location !== "undefined") takeToken();
 export const token = new Store<string>(typeof localStorage === "undefined" ? "" : (sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? ""));
 
-/** Whether the token is a link's that was not accepted yet. */
+/** Whether the token is a link's, which lives in sessionStorage until the service has accepted it. */
 export function isTried(): boolean {
   return sessionStorage.getItem(KEY) !== null;
 }

@@ -69,7 +69,9 @@ export function CampaignTable({ campaigns, sort, onSort, onChange, picked, onPic
 }
 
 function Cells({ campaign }: { campaign: CampaignView }) {
-  const words = saying(campaign);
+  const { state, trouble, reason } = campaign;
+  // What it waits for, or why it stopped; that it ended as it should needs no words here.
+  const words = trouble || (["completed", "running", reason].includes(state) ? "" : reason);
   return (
     <>
       <td class="campaign-name">
@@ -78,7 +80,7 @@ function Cells({ campaign }: { campaign: CampaignView }) {
         <Tags tags={campaign.tags} />
       </td>
       <td>
-        <Chip tone={CAMPAIGN_TONES[campaign.state]}>{campaign.state}</Chip>
+        <Chip tone={CAMPAIGN_TONES[state]}>{state}</Chip>
         <div class="small">{words}</div>
       </td>
       <td>
@@ -99,11 +101,6 @@ function Cells({ campaign }: { campaign: CampaignView }) {
       </td>
     </>
   );
-}
-
-/** What it waits for, or why it stopped; that it ended as it should needs no words here. */
-function saying({ state, trouble, reason }: CampaignView): string {
-  return trouble || (state === "completed" || state === "running" || reason === state ? "" : reason);
 }
 
 /** One gain and one speed, what has to be known of them, and the differences from the baseline. */
