@@ -21,7 +21,7 @@ from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.runners.trainer_client import exact_peaks
-from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
+from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of, rows
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics import estimate as formulas
