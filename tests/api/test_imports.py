@@ -59,6 +59,14 @@ def test_a_megatron_script_is_a_spec_whose_baseline_is_its_setting(sent):
     assert "cluster" in sent(MEGATRON)["missing"]
 
 
+def test_only_a_folder_that_the_script_leaves_open_is_asked_for(sent):
+    asked = [one["path"] for one in sent(MEGATRON)["questions"]]
+    assert asked.count("workload.directory") == 1
+    named = sent(MEGATRON.replace("srun", "cd /opt/Megatron-LM\nsrun"))
+    assert yaml.safe_load(named["spec"])["workload"]["directory"] == "/opt/Megatron-LM"
+    assert "workload.directory" not in [one["path"] for one in named["questions"]]
+
+
 def test_a_script_of_the_trainer_is_read_with_its_python(sent):
     made = sent(TRAINER, files={"train.py": TRAIN}, cluster="dgx-h100")
     spec = yaml.safe_load(made["spec"])

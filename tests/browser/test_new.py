@@ -51,6 +51,8 @@ def test_a_pasted_script_asks_what_it_leaves_open_and_has_a_quote(page):
     expect(questions.get_by_label("workload.directory")).to_have_value("/launch-folder")
     expect(questions.get_by_label("model.layers")).to_have_value("")
     expect(page.get_by_test_id("quote")).to_contain_text("mistakes")
+    expect(page.get_by_test_id("mistakes")).to_contain_text("is not answered: workload.directory")
+    expect(page.get_by_test_id("mistakes")).not_to_contain_text("open_questions.0")
     questions.get_by_label("workload.directory").fill("/opt/Megatron-LM")
     questions.get_by_label("model.layers").fill("32")
     questions.get_by_role("button", name="All of this is answered").click()
@@ -59,6 +61,7 @@ def test_a_pasted_script_asks_what_it_leaves_open_and_has_a_quote(page):
     expect(editor).to_have_value(re.compile(r"^  directory: /opt/Megatron-LM$", re.M))
     expect(editor).not_to_have_value(re.compile("open_questions"))
     expect(page.get_by_test_id("predicted-best")).to_be_visible()
+    expect(page.get_by_test_id("speed")).to_contain_text("tokens/s/device")
     expect(page.get_by_test_id("quote")).to_contain_text("Megatron-Core")
     # The same text is the YAML tab's.
     text = editor.input_value()
@@ -103,6 +106,8 @@ def test_a_wrong_spec_shows_no_quote_of_another(page):
     expect(page.get_by_test_id("legal")).to_be_visible()
     # A short time is no fraction of a device-hour.
     expect(page.get_by_test_id("device-time")).to_have_text(re.compile(r"^\d[\d.]* device-(second|minute|hour)s?\b"))
+    expect(page.get_by_test_id("first-runs")).to_contain_text("5")
+    expect(page.get_by_test_id("second-runs")).to_have_text(re.compile(r"^\d+( to \d+)? of the fastest$"))
     editor.fill(SPEC.replace("global_batch_size: 8", "global_batch_size: -3"))
     expect(quote).to_contain_text("1 mistake")
     expect(page.get_by_test_id("legal")).to_be_hidden()
@@ -145,12 +150,37 @@ def test_a_baseline_that_does_not_fit_is_told_before_the_launch(page):
     page.get_by_label("Global batch, sequences").fill("128")
     quote = page.get_by_test_id("quote")
     expect(quote).to_contain_text("can be launched")
+    page.get_by_label("Nodes", exact=True).fill("1")
+    expect(quote).to_contain_text("nothing is expected to fit")
+    expect(quote).not_to_contain_text("can be launched")
+    page.get_by_label("Nodes", exact=True).fill("8")
     page.get_by_role("checkbox").check()
     expect(page.get_by_test_id("misfit")).to_have_text(re.compile(r"not expected to fit: [\d.]+ TiB of 80 GiB"))
     expect(quote).not_to_contain_text("can be launched")
     chosen(page, "Model").select_option("gpt-micro")
     expect(quote).to_contain_text("can be launched")
     expect(page.get_by_test_id("misfit")).to_be_hidden()
+
+
+def test_what_is_written_stays_until_it_is_launched(page):
+    page.get_by_test_id("tab-yaml").click()
+    editor = page.get_by_label(EDITOR)
+    editor.fill(SPEC)
+    page.get_by_role("link", name="Fit").click()
+    expect(page.get_by_role("button", name="Does it fit?")).to_be_visible()
+    page.go_back()
+    expect(editor).to_have_value(SPEC)
+    page.get_by_test_id("tab-form").click()
+    expect(editor).not_to_have_value(SPEC)
+    expect(page.get_by_test_id("start")).to_contain_text("The text of the tab YAML is kept")
+    page.get_by_test_id("tab-yaml").click()
+    expect(editor).to_have_value(SPEC)
+    page.get_by_role("button", name="Launch", exact=True).click()
+    page.wait_for_url(re.compile("#/campaigns/small-"))
+    page.get_by_role("link", name="New", exact=True).click()
+    expect(page.get_by_test_id("tab-script")).to_have_attribute("aria-selected", "true")
+    page.get_by_test_id("tab-yaml").click()
+    expect(editor).to_have_value("")
 
 
 def test_the_launch_is_in_sight_at_any_width(open_page, service, sign_in):
@@ -169,7 +199,7 @@ def test_whether_it_fits_is_the_first_of_the_answer(page, service):
     page.get_by_role("button", name="Does it fit?").click()
     answer = page.get_by_test_id("fit")
     expect(answer.locator("header")).to_contain_text("fits")
-    for words in ("The fastest setting that is safe", "peak memory", "largest micro-batch"):
+    for words in ("The fastest setting that is safe", "% likely to fit", "peak memory", "largest micro-batch"):
         expect(answer).to_contain_text(words)
     page.get_by_label("Devices").fill("4090")
     page.get_by_role("button", name="Does it fit?").click()

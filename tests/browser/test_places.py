@@ -104,6 +104,22 @@ def test_a_link_counts_for_more_than_a_token_that_the_browser_has_kept(service, 
     assert "mt_" not in page.url
 
 
+def test_a_link_whose_token_is_refused_leaves_the_one_of_before(service, open_page, sign_in):
+    page = open_page()
+    sign_in(page, service)
+    page.goto("about:blank")
+    page.goto(f"{service.url}/#token=mt_of-nobody")
+    expect(page.get_by_role("alert")).to_contain_text("The token of the link was refused")
+    expect(page.get_by_role("link", name="filled 1")).to_be_visible()
+    page.reload()
+    expect(page.get_by_test_id("whoami")).to_contain_text("lab")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    page.evaluate("localStorage.clear()")
+    page.goto("about:blank")
+    page.goto(f"{service.url}/#token=mt_of-nobody")
+    expect(page.get_by_test_id("signin")).to_contain_text("The token of the link was refused")
+
+
 def test_a_phone_shows_every_page_without_scrolling_sideways(service, open_page, sign_in):
     page = open_page(viewport=PHONE)
     sign_in(page, service)
@@ -113,6 +129,9 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(service, open_page,
         expect(page.locator("h1")).to_be_visible()
         page.wait_for_timeout(500)
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], place
+    page.goto(f"{service.url}/#/")
+    expect(page.get_by_role("link", name="filled 1")).to_be_visible()
+    assert page.get_by_test_id("campaign").first.bounding_box()["height"] < 260
 
 
 def test_campaigns_are_found_opened_and_filtered_by_keyboard_alone(service, open_page, sign_in):
@@ -166,6 +185,7 @@ def test_the_list_fits_a_small_laptop_and_says_the_recommendation_once(service, 
         expect(inside).to_be_in_viewport(ratio=1)
     frame = page.get_by_role("region", name="Campaigns")
     assert frame.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert row.locator(".cut").evaluate_all("(all) => all.every((one) => one.scrollWidth <= one.clientWidth)")
     page.get_by_role("button", name=f"Clone {id}").click()
     expect(page.get_by_role("dialog")).to_contain_text("A new campaign of the same spec")
 
@@ -187,6 +207,7 @@ def test_campaigns_that_are_ticked_are_compared_in_their_colours(service, open_p
     lines = chart.locator(".curve").evaluate_all("(all) => all.map((one) => getComputedStyle(one.firstChild).stroke)")
     assert sorted(lines) == sorted(colours)
     expect(chart.get_by_role("slider")).to_have_attribute("aria-label", re.compile("simulated"))
+    expect(page.get_by_role("heading", name="Best first run so far")).to_be_visible()
     expect(page.get_by_test_id("speed-chart")).to_be_hidden()
     expect(page.get_by_test_id("notes")).to_contain_text("simulated")
     for row in rows.all():
@@ -217,9 +238,12 @@ def test_a_move_whose_answer_is_lost_is_told_by_the_campaign_s_state(service, op
     expect(page.get_by_test_id("state")).to_have_text("paused")
     page.route("**/*:cancel", lambda route: route.abort())
     page.get_by_role("button", name=f"Cancel {campaign}").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel the campaign").click()
+    page.get_by_role("dialog", name="Cancel unanswered?").get_by_role("button", name="Cancel the campaign").click()
     trouble = page.get_by_role("dialog", name="That did not work")
     expect(trouble).to_contain_text("cannot be reached")
     service.call("POST", f"/v1/campaigns/{campaign}:cancel")
     expect(page.get_by_test_id("state")).to_have_text("cancelled")
     expect(trouble).to_be_hidden()
+    page.get_by_role("link", name="Campaigns").click()
+    row = page.get_by_test_id("campaign").and_(page.locator(f"[data-id={campaign}]"))
+    expect(row.get_by_text("cancelled")).to_have_count(1)

@@ -70,6 +70,7 @@ def test_the_limits_are_shown_and_stand_in_the_spec_as_if_they_had_been_written(
     text = shown(*quote_parts(found), soft_wrap=True)
     assert all(words in text for words in found.limits.words)
     assert f"trial.time_limit_s {found.limits.time_limit_s:g}" in found.limits.words[0]
+    assert "trial.time_limit_s 1000000: " in quote(trial={"time_limit_s": 1_000_000}).limits.words[0]
     campaign = service.create(SPEC)
     document = document_of(campaign.spec)
     assert document["trial"]["time_limit_s"] == found.limits.time_limit_s

@@ -385,4 +385,4 @@ def _of_recipe(question: FitQuestion, own: Setting, columns: Columns) -> Iterato
             changed = question.best(rows(columns, able), replace(recipe, **fields))
             host = changed.prediction.host_optimizer_bytes
             most = f", more than {gibibytes(MOST_HOST_BYTES)}" * (host > MOST_HOST_BYTES)
-            yield changed.against(own, f"{words}{f' ({gibibytes(int(host))} of a host{most})' * (host > 0)}", kind)
+            yield changed.against(own, f"{words}{f' ({gibibytes(int(host))} of host memory{most})' * (host > 0)}", kind)

@@ -101,7 +101,7 @@ def time_limit(
         why = f"for {name}: {_words(step, counts.most(step.high), start_s)}, with a margin"
     if trial.time_limit_s is None and (cap := trial.time_limit_cap_s or MAX_TIME_LIMIT_S) < limit:
         limit, why = cap, f"{why}, cut off by trial.time_limit_cap_s"
-    return limit, f"trial.time_limit_s {limit:g}: a trial may take {seconds(limit)}, {why}"
+    return limit, f"trial.time_limit_s {limit:.10g}: a trial may take {seconds(limit)}, {why}"
 
 
 def _worth(spec: CampaignSpec, outlook: Predictions, basis: Basis) -> Iterator[tuple[str, Estimate]]:

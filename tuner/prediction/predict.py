@@ -21,7 +21,7 @@ from meshtune.runners.measuring import COUNTED_STEPS
 from meshtune.runners.outcome import Verdict
 from meshtune.runners.trainer_answers import ExactPeak
 from meshtune.runners.trainer_client import exact_peaks
-from meshtune.search_spaces.checks import Checks, InvalidValue, Problem
+from meshtune.search_spaces.checks import Checks, InvalidValue
 from meshtune.search_spaces.columns import Columns, FloatColumn, IntColumn, columns_of, rows
 from meshtune.search_spaces.knobs import sized
 from meshtune.search_spaces.physics import estimate as formulas
@@ -266,7 +266,8 @@ def learn(name: str, spec: CampaignSpec, trials: Sequence[Trial], start: Basis =
     """
     training = training_of(spec)
     if problems := missing(training):
-        raise InvalidValue([Problem(one.path, f"{one.message} (so {name} teaches nothing)") for one in problems])
+        follows = f" (so the trials of {name} calibrate no prediction)"
+        raise InvalidValue([*problems[:-1], replace(problems[-1], message=problems[-1].message + follows)])
     taught = [trial for trial in trials if trial.measurement is not None or trial.verdict is Verdict.OOM]
     if not taught:
         return replace(start, campaign=name)

@@ -325,7 +325,7 @@ def _device_hours(spec: CampaignSpec, cost: CampaignCost, lifted: bool) -> tuple
         return None, f"no limit of device-hours, {why}"
     starts_s = (cost.first_runs + cost.second_runs[-1]) * (patience_of(cost.startup_s) - cost.startup_s)
     hours = rounded_up(HOURS_MARGIN * cost.device_hours.high + starts_s * spec.cluster.devices / 3600)
-    return hours, f"budget.device_hours {hours:g}: the quote's 90th percentile, with a margin; null lifts it"
+    return hours, f"budget.device_hours {hours:g}: the quote's 90th percentile, with a margin; null is no limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,8 @@ def import_sent(sent: SentScript, folder: str) -> ImportedSpec:
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).write_text(text, encoding="utf-8", errors="replace")
             imported = read_source(script, given=sent.set, number=sent.start)
-            folders = [f"workload.{key}" for key in ("directory", "working_directory") if key in imported.workload]
+            given = {key: imported.workload.get(key) for key in ("directory", "working_directory")}
+            folders = [f"workload.{key}" for key, at in given.items() if at and Path(folder, at).is_relative_to(folder)]
             if folders or folder in str(imported):
                 told = f"{FOLDER} stands for the folder that the script is started in: write its path there"
                 question = Question("".join(folders), told, guessed=bool(folders))

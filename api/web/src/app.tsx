@@ -1,7 +1,7 @@
 /** The frame around every page, and which page the hash asks for. */
 import { useEffect, useRef } from "preact/hooks";
 import { askWhoami, session } from "./api/session";
-import { token } from "./api/token";
+import { isTried, token } from "./api/token";
 import { CampaignPage } from "./campaign/page/page";
 import { Campaigns } from "./pages/campaigns";
 import { SignIn } from "./pages/signin";
@@ -16,13 +16,13 @@ export function App() {
   const main = useRef<HTMLElement>(null);
   const now = useStore(session);
   const was = useRef(now.state);
-  // With a token at hand the page is read at once, not after the answer to who it is of: a refusal ends it as well.
+  // With a token that was accepted once the page is read at once, not after the answer to who it is of: a refusal ends it as well.
   useEffect(() => {
     if (now.state === "signed-in" && was.current === "signed-out") main.current?.focus(); // the form that had it is gone
     if (now.state !== "asking") was.current = now.state;
   }, [now.state]);
   const fit = useStore(place, ({ route }) => route.page === "fit"); // has nothing that is somebody's
-  const shown = fit || now.state === "signed-in" || (now.state === "asking" && token.get() !== "");
+  const shown = fit || now.state === "signed-in" || (now.state === "asking" && token.get() !== "" && !isTried());
   return (
     <>
       <button type="button" class="skip-link" onClick={() => main.current?.focus()}>
@@ -33,6 +33,7 @@ export function App() {
         {now.state === "asking" && !shown && <LoadingState />}
         {now.state === "signed-out" && !fit && <SignIn refused={now.refused} />}
         {now.state === "trouble" && !fit && <ErrorState problem={now.problem} onRetry={() => void askWhoami()} />}
+        {now.state === "signed-in" && now.refused && <p class="mistake" role="alert">{now.refused} You are signed in as before, as {now.whoami.name}.</p>}
         {shown && <Page />}
       </main>
     </>
@@ -49,7 +50,7 @@ function Page() {
     case "campaigns":
       return <Campaigns />;
     case "new":
-      return <Create />;
+      return <Create key={place.get().query.get("from")} />;
     case "compare":
       return <Compare />;
     case "fit":

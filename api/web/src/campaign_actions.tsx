@@ -84,12 +84,12 @@ export function CampaignActions({ campaign, onChange, inMenu = [] }: ActionsProp
         </Menu>
       )}
       {asking === "cancel" && (
-        <Confirm title={`Cancel ${campaign.id}?`} action="Cancel the campaign" danger busy={busy} onConfirm={() => void move("cancel")} onClose={() => ask(null)}>
+        <Confirm title={`Cancel ${campaign.name}?`} action="Cancel the campaign" danger busy={busy} onConfirm={() => void move("cancel")} onClose={() => ask(null)}>
           Its running jobs are ended, and it cannot be resumed. What was measured stays.
         </Confirm>
       )}
       {asking === "clone" && (
-        <Confirm title={`Clone ${campaign.id}?`} action="Start it now" busy={busy} onConfirm={() => void move("clone")} onClose={() => ask(null)}>
+        <Confirm title={`Clone ${campaign.name}?`} action="Start it now" busy={busy} onConfirm={() => void move("clone")} onClose={() => ask(null)}>
           <p>A new campaign of the same spec starts at once.</p>
           <p>
             <ButtonLink kind="quiet" href={href({ page: "new" }, { from: campaign.id })}>

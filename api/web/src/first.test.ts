@@ -8,14 +8,15 @@ afterEach(() => vi.unstubAllGlobals());
 /** What it asks for at such an address. */
 function asks(hash: string, secret: string | null): string[] {
   const asked: [string, RequestInit][] = [];
-  let kept = secret;
-  vi.stubGlobal("localStorage", { getItem: () => kept, setItem: (_: string, value: string) => (kept = value) });
+  let tried: string | null = null;
+  vi.stubGlobal("localStorage", { getItem: () => secret }); // it stays
+  vi.stubGlobal("sessionStorage", { getItem: () => tried, setItem: (_: string, value: string) => (tried = value) });
   vi.stubGlobal("location", { hash, pathname: "/", search: "" });
   vi.stubGlobal("history", { replaceState: (...given: unknown[]) => expect(given).toEqual([null, "", "/"]) });
   vi.stubGlobal("fetch", (...request: [string, RequestInit]) => asked.push(request));
   new Function(first)();
-  for (const [, { headers }] of asked) expect(headers).toEqual({ Authorization: `Bearer ${kept}` });
-  if (hash.includes("token=")) expect(hash).toContain(kept);
+  for (const [, { headers }] of asked) expect(headers).toEqual({ Authorization: `Bearer ${tried ?? secret}` });
+  if (hash.includes("token=")) expect(hash).toContain(tried);
   return asked.map(([url]) => url);
 }
 

@@ -3,43 +3,53 @@ import { Store } from "../store";
 import { useStore } from "../use_store";
 import { forget, get, tellUnauthorized } from "./client";
 import { asProblem, type Problem } from "./problem";
-import { KEY, setToken, token } from "./token";
+import { dropTried, isTried, KEY, setToken, token } from "./token";
 import type { CampaignView, Scope, WhoamiView } from "./types";
 
 export type Session =
   | { state: "asking" }
   | { state: "signed-out"; refused: string }
-  | { state: "signed-in"; whoami: WhoamiView }
+  | { state: "signed-in"; whoami: WhoamiView; refused: string }
   | { state: "trouble"; problem: Problem };
 
 export const session = new Store<Session>({ state: "asking" });
+
+/** Why the token of a link was refused. */
+let refused = "";
 
 /** Ask the service who this is; called at the start, and after a token was entered. */
 export async function askWhoami(): Promise<void> {
   if (session.get().state !== "signed-in") session.set({ state: "asking" });
   try {
-    session.set({ state: "signed-in", whoami: await get<WhoamiView>("whoami") });
+    const whoami = await get<WhoamiView>("whoami");
+    if (isTried()) setToken(token.get());
+    session.set({ state: "signed-in", whoami, refused });
   } catch (error) {
     const problem = asProblem(error);
-    if (problem.status === 401) signedOut(problem); // it may have been asked before we listened
-    else session.set({ state: "trouble", problem });
+    if (problem.status !== 401) session.set({ state: "trouble", problem }); // a refusal is told to `signedOut`
   }
 }
 
 export async function signIn(secret: string): Promise<void> {
   setToken(secret.trim());
+  refused = "";
   forget();
   await askWhoami();
 }
 
 export function signOut(): void {
   setToken("");
+  sessionStorage.clear(); // drafts
   forget();
   session.set({ state: "signed-out", refused: "" });
 }
 
 function signedOut(problem: Problem): void {
-  session.set({ state: "signed-out", refused: token.get() ? problem.message : "" });
+  if (!isTried()) return session.set({ state: "signed-out", refused: token.get() ? problem.message : refused });
+  refused = `The token of the link was refused: ${problem.message}`;
+  dropTried();
+  forget();
+  void askWhoami();
 }
 
 tellUnauthorized(signedOut);

@@ -69,7 +69,9 @@ export function CampaignTable({ campaigns, sort, onSort, onChange, picked, onPic
 }
 
 function Cells({ campaign }: { campaign: CampaignView }) {
-  const words = saying(campaign);
+  const { state, trouble, reason } = campaign;
+  // What it waits for, or why it stopped; that it ended as it should needs no words here.
+  const words = trouble || (["completed", "running", reason].includes(state) ? "" : reason);
   return (
     <>
       <td class="campaign-name">
@@ -78,8 +80,8 @@ function Cells({ campaign }: { campaign: CampaignView }) {
         <Tags tags={campaign.tags} />
       </td>
       <td>
-        <Chip tone={CAMPAIGN_TONES[campaign.state]}>{campaign.state}</Chip>
-        <div class="small cut" title={words}>{words}</div>
+        <Chip tone={CAMPAIGN_TONES[state]}>{state}</Chip>
+        <div class="small">{words}</div>
       </td>
       <td>
         <div class="cut">{campaign.model}</div>
@@ -87,23 +89,18 @@ function Cells({ campaign }: { campaign: CampaignView }) {
           {campaign.cluster}, <span class="nowrap">{count(campaign.nodes)} × {count(campaign.devices / campaign.nodes)}</span>
         </div>
       </td>
-      <td data-label="Recommended" class="campaign-found" data-testid="recommended">
+      <td class="campaign-found" data-testid="recommended">
         <Found campaign={campaign} />
       </td>
-      <td data-label="Trials">
+      <td>
         <Done campaign={campaign} />
       </td>
-      <td data-label="Started" class="nowrap">
+      <td class="nowrap">
         <Ago time={campaign.created_at} />
         <div class="muted small">{campaign.owner || "command line"}</div>
       </td>
     </>
   );
-}
-
-/** What it waits for, or why it stopped; that it ended as it should needs no words here. */
-function saying({ state, trouble, reason }: CampaignView): string {
-  return trouble || (state === "completed" || state === "running" ? "" : reason);
 }
 
 /** One gain and one speed, what has to be known of them, and the differences from the baseline. */
@@ -131,7 +128,7 @@ function Done({ campaign: { summary, elapsed_s } }: { campaign: CampaignView }) 
   const { done, confirmations, in_flight, device_hours, budget } = summary;
   const [used, limit, words] =
     budget.trials !== null
-      ? [done - confirmations, budget.trials, trialsOf(done, confirmations, budget.trials)]
+      ? [done - confirmations, budget.trials, trialsOf(done - confirmations, 0, budget.trials)]
       : budget.device_hours !== null
         ? [device_hours, budget.device_hours, `${deviceTime(device_hours)} of ${deviceTime(budget.device_hours)}`]
         : [elapsed_s, budget.wall_time_s, `${count(done)} trials`];

@@ -23,6 +23,13 @@ test("specs differ in the keys that one lacks or has otherwise, and not in their
   ]);
 });
 
+test("what is empty is what is left out, and a fraction has six digits", () => {
+  expect(specDifferences([{ accept: [], project: "", trial: { s: 205.11627906976744 }, seed: 123456789 }, { trial: { s: 1 }, seed: 123456788 }])).toEqual([
+    { path: "trial.s", values: ["205.116", "1"] },
+    { path: "seed", values: ["123456789", "123456788"] },
+  ]);
+});
+
 test("another device is told by its name alone", () => {
   const spec = (name: string, nodes: number, flops: number) => ({ cluster: { nodes, device: { name, peak_flops: { bf16: flops } } } });
   const paths = (other: object) => specDifferences([spec("a", 1, 1), other]).map(({ path }) => path);

@@ -145,10 +145,10 @@ function Progress({ rows }: { rows: Row[] }) {
   }));
   const all = curves.flatMap(({ points }) => points);
   return (
-    <Card title="Best so far" aside={hoursSwitch}>
+    <Card title="Best first run so far" aside={hoursSwitch}>
       <CurveChart
         testid="progress-chart"
-        label={`Fastest once so far, ${madeBy(rows)}`}
+        label={`Best first run so far, ${madeBy(rows)}`}
         x={across(all.map((point) => point.x))}
         y={numbers(all.map(({ y }) => y), { title: `${goal.label}, ${madeBy(rows)}`, format: (value, digits) => bareObjective(value, goal.unit, digits), room: 0.06 })}
         curves={curves}

@@ -25,23 +25,32 @@ import "./create.css";
 
 const SOURCES = [["script", "From my launch script"], ["form", "Form"], ["yaml", "YAML"]] as const;
 
+/** What is written is kept in this tab of the browser until it is launched. */
 export function Create() {
   const [from] = useFilter("from");
-  const [source, setSource] = useState<(typeof SOURCES)[number][0]>(from ? "yaml" : "script");
-  const [script, setScript] = useState<Script>(FIRST_SCRIPT);
-  const [form, setForm] = useState<SpecForm>(FIRST_FORM);
+  const key = `meshtune.draft.${from}`;
+  const [draft] = useState(() => JSON.parse(sessionStorage.getItem(key) ?? "{}"));
+  const [source, setSource] = useState<(typeof SOURCES)[number][0]>(draft.source ?? (from ? "yaml" : "script"));
+  const [script, setScript] = useState<Script>(draft.script ?? FIRST_SCRIPT);
+  const [form, setForm] = useState<SpecForm>(draft.form ?? FIRST_FORM);
   // Read from a script, pasted or changed by hand; the form has its own.
-  const [own, setOwn] = useState("");
+  const [own, setOwn] = useState<string>(draft.own ?? "");
+  useEffect(() => {
+    try {
+      sessionStorage.setItem(key, JSON.stringify({ source, script, form, own }));
+    } catch {} // too long to be kept
+  }, [source, script, form, own]);
   const text = source === "form" ? specOf(form) : own;
   const last = useQuote(text);
   const quoted = { ...last, asking: last.asking || last.text !== text };
   const origin = useAct();
   useEffect(() => {
-    if (from) void origin.run(async () => setOwn((await readText(`${campaignPath(from)}/spec.yaml`)).text));
+    if (from && !own) void origin.run(async () => setOwn((await readText(`${campaignPath(from)}/spec.yaml`)).text));
   }, [from]);
 
   const choose = (next: typeof source) => {
     if (next === "yaml" && !own) setOwn(text);
+    if (next === "form" && own === specOf(form)) setOwn("");
     setSource(next);
   };
   const read = () => {
@@ -64,6 +73,7 @@ export function Create() {
         <Card testid="start">
           <Tabs label="Start from" tabs={SOURCES} value={source} onChange={choose}>
             {source === "script" && <LaunchScript script={script} onScript={setScript} spec={own} onSpec={setOwn} />}
+            {source === "form" && own && <p role="status">The text of the tab YAML is kept until the spec below is edited; the form does not read it.</p>}
             {source === "form" && <CreateForm form={form} onForm={setForm} />}
             {source === "yaml" && (
               <div class="form">
@@ -82,7 +92,7 @@ export function Create() {
           </Tabs>
         </Card>
         <div class="create-side">
-          <Launch text={text} quoted={quoted} />
+          <Launch text={text} quoted={quoted} onLaunch={() => sessionStorage.removeItem(key)} />
           <QuoteCard quoted={quoted} aside={text.trim() && <QuoteState quoted={quoted} />} />
         </div>
       </div>
@@ -115,12 +125,13 @@ function QuoteState({ quoted: { quote, problem, asking } }: { quoted: Quoted }) 
   const mistakes = problem?.mistakes.length ?? 0;
   if (mistakes) return <Chip tone="oom">{mistakes === 1 ? "1 mistake" : `${mistakes} mistakes`}</Chip>;
   if (problem) return <Chip tone="failed">no answer</Chip>;
+  if (quote?.fit && Math.round(quote.fit.expected) === 0) return <Chip tone="oom">nothing is expected to fit</Chip>;
   if (misfit(quote)) return <Chip tone="oom">the baseline does not fit</Chip>;
   return <Chip tone="ok">can be launched</Chip>;
 }
 
 /** One Idempotency-Key for one text: clicking twice, or again after a lost answer, starts one campaign. */
-function Launch({ text, quoted }: { text: string; quoted: Quoted }) {
+function Launch({ text, quoted, onLaunch }: { text: string; quoted: Quoted; onLaunch: () => void }) {
   const may = useCan("launch");
   const key = useMemo(newKey, [text]);
   const { busy, problem, run, forget } = useAct();
@@ -128,6 +139,7 @@ function Launch({ text, quoted }: { text: string; quoted: Quoted }) {
   const launch = () =>
     run(async () => {
       const started = await post<CampaignView>("campaigns", { body: text, type: typeOf(text), idempotencyKey: key });
+      onLaunch();
       go(href({ page: "campaign", id: started.id }));
     });
   const ready = quoted.problem === null && !quoted.asking && text.trim() !== "";

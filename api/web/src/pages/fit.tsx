@@ -85,7 +85,7 @@ function Answer({ fit }: { fit: Fit }) {
         {!fit.fits && <p>{enough ? `It would fit with ${enough.words}: ${bytes(enough.prediction.peak_bytes.value)}.` : "No change that is known would make it fit."}</p>}
         <Facts
           rows={[
-            ["peak memory", bytes(peak_bytes.value), `of a device; it fits with ${probability(p_fits)}`],
+            ["peak memory", bytes(peak_bytes.value), `of a device; ${probability(p_fits)} likely to fit`],
             speed && ["step", stepTime(speed.step_s.value), tokensPerS(speed.tokens_per_s.value)],
             energy !== null && ["energy", `${number(energy / 1000)} kWh`, "per 1e9 tokens"],
             batch && ["largest micro-batch", count(batch.prediction.plan.micro_batch_size), `with ${batch.words}`],
@@ -102,7 +102,7 @@ function Answer({ fit }: { fit: Fit }) {
         </p>
       </Card>
       {fit.changes.length > 0 && (
-        <Table title="What to change, each alone" heads={["Change", "Peak", "Freed", "Fits with", "Step", "Effect"]} words={(head) => head === "Effect"}>
+        <Table title="What to change, each alone" heads={["Change", "Peak", "Freed", "Fits", "Step", "Effect"]} words={(head) => head === "Effect"}>
           {fit.changes.map((one) => [
             one.words,
             bytes(one.prediction.peak_bytes.value),
@@ -123,7 +123,7 @@ function Memory({ setting: { phases_bytes, generated, prediction } }: { setting:
   const phases = PHASES.filter(([phase]) => phase in phases_bytes);
   const parts = Object.entries(prediction.memory_parts_bytes).filter(([, size]) => size > 0);
   return (
-    <Table title="Memory of a device" heads={["When and of what", "Size", ...(generated ? ["Fits with", "Takes"] : [])]}>
+    <Table title="Memory of a device" heads={["When and of what", "Size", ...(generated ? ["Fits", "Takes"] : [])]}>
       {[
         ...phases.map(([phase, words]) => [
           words,
@@ -142,7 +142,7 @@ function Diagram({ fit }: { fit: Fit }) {
   const shares = [...new Set(fit.diagram.map((cell) => cell.share))];
   const fastest = fit.fastest_cell;
   return (
-    <Table title="By the engine's share of a device, and by micro-batch: it fits with" heads={["Share", ...sizes.map(String)]}>
+    <Table title="By the engine's share of a device, and by micro-batch: how likely it fits" heads={["Share", ...sizes.map(String)]}>
       {shares.map((share) => [
         share,
         ...fit.diagram

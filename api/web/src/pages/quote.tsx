@@ -2,7 +2,7 @@
 import { Prose } from "../ui/basics";
 import type { Prediction, Quote, Range } from "../api/types";
 import { misfit } from "./use_quote";
-import { bytes, count, deviceTime, duration, interval, probability, share, span, stepTime, tokensPerS } from "../format";
+import { bytes, count, deviceTime, duration, interval, objective, probability, share, span, stepTime } from "../format";
 
 export function Quote({ quote }: { quote: Quote }) {
   return (
@@ -105,7 +105,7 @@ export function Facts({ rows }: { rows: readonly (Fact | false | null)[] }) {
   );
 }
 
-function Best({ quote: { best } }: { quote: Quote }) {
+function Best({ quote: { best, devices } }: { quote: Quote }) {
   const first = best[0];
   if (!first) return null;
   const row = (name: string, { value, low, high }: Prediction["peak_bytes"], format: typeof bytes): Fact =>
@@ -119,7 +119,7 @@ function Best({ quote: { best } }: { quote: Quote }) {
       </p>
       <Facts
         rows={[
-          speed && row("speed", speed.tokens_per_s, tokensPerS),
+          speed && row("speed", speed.tokens_per_s, (total) => objective(total! / devices, "tokens/s/device", 3)),
           speed && row("step", speed.step_s, stepTime),
           speed && ["MFU", share(speed.mfu)],
           ["fits", probability(first.p_fits)],
@@ -143,7 +143,8 @@ function Cost({ quote: { cost, limits } }: { quote: Quote }) {
       <h3>Cost</h3>
       <Facts
         rows={[
-          ["trials", `${count(cost.first_runs)} and ${span(cost.second_runs[0], cost.second_runs[2], count)} second runs`, `of ${span(cost.trial_s.low, cost.trial_s.high)} each`],
+          ["first runs", count(cost.first_runs), `${span(cost.trial_s.low, cost.trial_s.high)} each`],
+          ["second runs", span(cost.second_runs[0], cost.second_runs[2], count), "of the fastest"],
           ["device time", ends(cost.device_hours, deviceTime)],
           ["time", ends(cost.wall_s, duration)],
         ]}

@@ -50,7 +50,7 @@ export function SpecEditor({ text, mistakes, onText }: { text: string; mistakes:
                 line {line + 1}
               </Button>
             )}{" "}
-            {pointer && <code>{`${pointer.slice(1).replaceAll("/", ".")}: `}</code>}
+            {pointer && !pointer.startsWith("/open_questions/") && <code>{`${pointer.slice(1).replaceAll("/", ".")}: `}</code>}
             <Prose text={detail} />
           </li>
         ))}
