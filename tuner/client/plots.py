@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.client.requests import Steps
 from meshtune.tuner.client.transport import Awaiting, Blocking, step
 from meshtune.tuner.results.analysis.analysis import Analysis
@@ -50,7 +51,8 @@ class PlotCalls:
     @step
     def timeline(self) -> Steps[Drawing]:
         """When each job waited and ran, and where."""
-        return Drawing(progress.timeline((yield from self._record()).trials))
+        record = yield from self._record()
+        return Drawing(progress.timeline(record.trials, measured_word(record.campaign.simulated)))
 
     @step
     def second_runs(self) -> Steps[Drawing]:
@@ -60,7 +62,7 @@ class PlotCalls:
 
     @step
     def heat_map(self, across: str, up: str) -> Steps[Drawing]:
-        """The best first run of every pair of values of two axes or knobs."""
+        """The best setting of every pair of values of two axes or knobs."""
         record = yield from self._record()
         return Drawing(settings.heat_map(record.campaign, record.trials, across, up))
 
@@ -74,7 +76,9 @@ class PlotCalls:
     @step
     def predictions(self) -> Steps[Drawing]:
         """Step times as the search expected them against measured ones."""
-        return Drawing(settings.predicted_against_measured(check_forecasts((yield from self._record()).trials)))
+        record = yield from self._record()
+        made = measured_word(record.campaign.simulated)
+        return Drawing(settings.predicted_against_measured(check_forecasts(record.trials), made))
 
     @step
     def failures(self) -> Steps[Drawing]:

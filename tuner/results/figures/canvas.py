@@ -38,6 +38,10 @@ class Marker:
     word: str
     hollow: bool = False
 
+    def named(self, made: str) -> str:
+        """made: what became of what ran, as of `units.measured_word`."""
+        return self.word.replace("measured", made)
+
     @property
     def style(self) -> dict[str, Any]:
         return {

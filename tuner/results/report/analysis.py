@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.changes import knob_words, value_word, words_of
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import percent
+from meshtune.tuner.campaign.units import measured_word, percent
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.knob_effects import Evidence
 from meshtune.tuner.results.analysis.memory_failures import memory_failures
 from meshtune.tuner.results.figures import progress, settings
+from meshtune.tuner.results.figures.canvas import MARKS
 from meshtune.tuner.results.report.page import PageTable, Section, drawn
 
 MAX_CULPRITS, MAX_KNOBS = 3, 5
@@ -39,17 +41,18 @@ def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analys
     return Section(heading="Why", prose=prose, pictures=pictures, tables=tables)
 
 
-def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -> Section:
-    """Failures over time, and which knobs cause out-of-memory."""
+def failure_section(space: Space, trials: Sequence[Trial], failures: Failures, made: str) -> Section:
+    """Failures over time, and which knobs cause out-of-memory. made: as of `measured_word`."""
     if failures.all is None:
         return Section(heading="Failures", prose=["No trial has ended."])
     failed = failures.all
-    kinds = ", ".join(f"{count} {verdict}".replace("_", " ") for verdict, count in failed.verdicts.items())
+    kinds = ", ".join(f"{count} {MARKS[verdict].named(made)}" for verdict, count in failed.verdicts.items())
     prose = [f"{failed.failed} of {failed.trials} trials failed ({percent(failed.rate)}): {kinds}."]
     pictures = [drawn(progress.failures_over_time(failures), "Failures over time")]
     knobs = memory_failures(space, trials)
     if not knobs:
-        prose.append("Nothing ran out of memory, or everything did: no knob can be named for it.")
+        if Verdict.OOM in failed.verdicts:
+            prose.append("No plan ran without running out of memory: no knob can be named for it.")
         return Section(heading="Failures", prose=prose, pictures=pictures)
     worst = max(knobs[0].values, key=lambda one: (one.share, one.plans))
     counts = f"{worst.oom} of the {worst.plans} plans that had it"
@@ -74,12 +77,13 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
 
 def forecast_section(analysis: Analysis) -> Section:
     """What the search expected against what came."""
+    made = measured_word(analysis.simulated)
     steps, fits = analysis.hindsight.steps, analysis.hindsight.fits
-    prose = [] if steps is None else [f"{steps.words()}."]
+    prose = [] if steps is None else [f"{steps.words(made)}."]
     prose += [] if fits is None else [f"{fits}."]
     picture = drawn(
-        settings.predicted_against_measured(analysis.hindsight),
-        "Predicted against measured step time",
-        caption="As the search expected it when it chose the plan, before it had measured it.",
+        settings.predicted_against_measured(analysis.hindsight, made),
+        f"Predicted against {made} step time",
+        caption="As the search expected it when it chose the plan, before it had run.",
     )
-    return Section(heading="Predicted against measured", prose=prose, pictures=[picture])
+    return Section(heading=f"Predicted against {made}", prose=prose, pictures=[picture])
