@@ -37,8 +37,7 @@ def gibibytes(value: int) -> str:
 def device_time(value: float) -> str:
     """Seconds of devices, in the unit that fits."""
     unit, size = next((one for one in (("hour", 3600), ("minute", 60)) if value >= one[1]), ("second", 1))
-    text = number(value / size)
-    return f"{text} device-{unit}{'' if text == '1' else 's'}"
+    return f"{number(value / size)} device-{unit}{'s' * (value != size)}"
 
 
 def measured_word(simulated: bool) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.client.requests import Steps
 from meshtune.tuner.client.transport import Awaiting, Blocking, step
 from meshtune.tuner.results.analysis.analysis import Analysis
@@ -52,7 +51,7 @@ class PlotCalls:
     def timeline(self) -> Steps[Drawing]:
         """When each job waited and ran, and where."""
         record = yield from self._record()
-        return Drawing(progress.timeline(record.trials, measured_word(record.campaign.simulated)))
+        return Drawing(progress.timeline(record.campaign, record.trials))
 
     @step
     def second_runs(self) -> Steps[Drawing]:
@@ -77,8 +76,7 @@ class PlotCalls:
     def predictions(self) -> Steps[Drawing]:
         """Step times as the search expected them against measured ones."""
         record = yield from self._record()
-        made = measured_word(record.campaign.simulated)
-        return Drawing(settings.predicted_against_measured(check_forecasts(record.trials), made))
+        return Drawing(settings.predicted_against_measured(record.campaign, check_forecasts(record.trials)))
 
     @step
     def failures(self) -> Steps[Drawing]:

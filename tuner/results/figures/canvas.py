@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from meshtune.runners.outcome import Verdict
+from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.campaign.units import Estimate, number
+from meshtune.tuner.campaign.units import Estimate, measured_word, number
 
 # Inches: the width of a printed page's text.
 WIDTH, HEIGHT = 7.2, 3.4
@@ -38,9 +39,8 @@ class Marker:
     word: str
     hollow: bool = False
 
-    def named(self, made: str) -> str:
-        """made: what became of what ran, as of `units.measured_word`."""
-        return self.word.replace("measured", made)
+    def named(self, campaign: Campaign) -> str:
+        return self.word.replace("measured", measured_word(campaign.simulated))
 
     @property
     def style(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from meshtune.search_spaces.changes import knob_words, value_word
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
-from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.results.analysis.analysis import Failures
 from meshtune.tuner.results.analysis.memory_failures import KnobMemory
 from meshtune.tuner.results.figures import canvas
@@ -28,7 +27,7 @@ MIN_SPAN = 0.004
 
 def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     """Every trial's objective by its own run, the best first run so far, and what failed, below, by how."""
-    yardstick, made = yardstick_of(campaign.spec), measured_word(campaign.simulated)
+    yardstick = yardstick_of(campaign.spec)
     axes = canvas.new_figure(f"Best so far: {campaign.spec.model.worded(yardstick.objective.words)}")
     if not trials:
         return canvas.say(axes, "no trial was planned")
@@ -39,7 +38,7 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     for mark in sorted(groups, key=[*canvas.MARKS.values(), canvas.BASELINE, canvas.AGAIN].index):
         shown = {trial.number: yardstick.of(run) for trial in groups[mark] if (run := trial.measurement) is not None}
         if shown:
-            axes.plot([*shown], [*shown.values()], label=mark.named(made), **mark.style)
+            axes.plot([*shown], [*shown.values()], label=mark.named(campaign), **mark.style)
     if firsts := [trial for trial in first_runs(trials) if trial.measurement is not None]:
         firsts.sort(key=lambda trial: trial.number)
         places = [*(trial.number for trial in firsts), max(trial.number for trial in trials)]
@@ -123,9 +122,8 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
     return canvas.finish(axes, again[0].unit, rows=names)
 
 
-def timeline(trials: Sequence[Trial], made: str) -> Figure:
-    """Every attempt from its start to its end, on the nodes that it ran on; in slots where no node is known. made: as
-    of `measured_word`."""
+def timeline(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
+    """Every attempt from its start to its end, on the nodes that it ran on; in slots where no node is known."""
     runs = [
         (trial, attempt, attempt.started_at, attempt.finished_at or attempt.started_at)
         for trial in trials
@@ -159,7 +157,7 @@ def timeline(trials: Sequence[Trial], made: str) -> Figure:
                     linewidth=0.5,
                     height=0.8,
                     hatch="" if verdict is Verdict.OK else "////",
-                    label="" if mark.word in labelled else mark.named(made),
+                    label="" if mark.word in labelled else mark.named(campaign),
                 )
                 labelled.add(mark.word)
         if len(runs) <= MAX_LANES and mine[0] in places:

@@ -14,7 +14,7 @@ from meshtune.search_spaces.changes import knob_words, value_in, value_word, wor
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
-from meshtune.tuner.campaign.units import Estimate, number
+from meshtune.tuner.campaign.units import Estimate, measured_word, number
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence
 from meshtune.tuner.results.figures import canvas
@@ -50,9 +50,9 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
     return canvas.finish(axes, "seconds of a step", columns=5, rows=[name for name, _ in profiled])
 
 
-def predicted_against_measured(check: ForecastCheck, made: str) -> Figure:
-    """Step times as the search expected them when it chose the plans, with their 95 % intervals, against what came.
-    made: as of `measured_word`."""
+def predicted_against_measured(campaign: Campaign, check: ForecastCheck) -> Figure:
+    """Step times as the search expected them when it chose the plans, with their 95 % intervals, against what came."""
+    made = measured_word(campaign.simulated)
     axes = canvas.new_figure(f"Predicted against {made} step time", height=1.3 * canvas.HEIGHT)
     if not check.forecasts:
         return canvas.say(axes, f"the search expected nothing of any {made} plan")
@@ -120,8 +120,8 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
     grid = np.full((len(rows), len(columns)), np.nan)
     for (column, row), tried in cells.items():
         place = rows.index(row), columns.index(column)
-        if values_of := [reached[one.number] for one in tried if one.number in reached]:
-            grid[place] = yardstick.best(values_of)
+        if speeds := [reached[one.number] for one in tried if one.number in reached]:
+            grid[place] = yardstick.best(speeds)
         elif any(one.verdict in FAILED for one in tried):
             axes.plot(place[1], place[0], marker="x", color=canvas.GREY, markersize=8)
     better_is_dark = "cividis" if yardstick.objective.smaller_is_better else "cividis_r"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from meshtune.runners.outcome import Verdict
+from meshtune.runners.outcome import FAILED
 from meshtune.search_spaces.changes import knob_words, value_word, words_of
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign
@@ -14,8 +14,7 @@ from meshtune.tuner.campaign.units import measured_word, percent
 from meshtune.tuner.results.analysis.analysis import Analysis, Failures
 from meshtune.tuner.results.analysis.knob_effects import Evidence
 from meshtune.tuner.results.analysis.memory_failures import memory_failures
-from meshtune.tuner.results.figures import progress, settings
-from meshtune.tuner.results.figures.canvas import MARKS
+from meshtune.tuner.results.figures import canvas, progress, settings
 from meshtune.tuner.results.report.page import PageTable, Section, drawn
 
 MAX_CULPRITS, MAX_KNOBS = 3, 5
@@ -41,18 +40,16 @@ def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analys
     return Section(heading="Why", prose=prose, pictures=pictures, tables=tables)
 
 
-def failure_section(space: Space, trials: Sequence[Trial], failures: Failures, made: str) -> Section:
-    """Failures over time, and which knobs cause out-of-memory. made: as of `measured_word`."""
+def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -> Section:
+    """Failures over time, and which knobs cause out-of-memory."""
     if failures.all is None:
         return Section(heading="Failures", prose=["No trial has ended."])
     failed = failures.all
-    kinds = ", ".join(f"{count} {MARKS[verdict].named(made)}" for verdict, count in failed.verdicts.items())
-    prose = [f"{failed.failed} of {failed.trials} trials failed ({percent(failed.rate)}): {kinds}."]
+    kinds = ", ".join(f"{n} {canvas.MARKS[end].word}" for end in FAILED if (n := failed.verdicts.get(end)))
+    prose = [f"{failed.failed} of {failed.trials} trials failed ({percent(failed.rate)}){kinds and f': {kinds}'}."]
     pictures = [drawn(progress.failures_over_time(failures), "Failures over time")]
     knobs = memory_failures(space, trials)
     if not knobs:
-        if Verdict.OOM in failed.verdicts:
-            prose.append("No plan ran without running out of memory: no knob can be named for it.")
         return Section(heading="Failures", prose=prose, pictures=pictures)
     worst = max(knobs[0].values, key=lambda one: (one.share, one.plans))
     counts = f"{worst.oom} of the {worst.plans} plans that had it"
@@ -75,14 +72,14 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures, m
     return Section(heading="Failures", prose=prose, pictures=pictures, tables=tables)
 
 
-def forecast_section(analysis: Analysis) -> Section:
+def forecast_section(campaign: Campaign, analysis: Analysis) -> Section:
     """What the search expected against what came."""
-    made = measured_word(analysis.simulated)
+    made = measured_word(campaign.simulated)
     steps, fits = analysis.hindsight.steps, analysis.hindsight.fits
     prose = [] if steps is None else [f"{steps.words(made)}."]
     prose += [] if fits is None else [f"{fits}."]
     picture = drawn(
-        settings.predicted_against_measured(analysis.hindsight, made),
+        settings.predicted_against_measured(campaign, analysis.hindsight),
         f"Predicted against {made} step time",
         caption="As the search expected it when it chose the plan, before it had run.",
     )

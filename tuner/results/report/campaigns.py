@@ -31,8 +31,7 @@ from meshtune.tuner.campaign.units import (
 )
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.comparison import Comparison, compare
-from meshtune.tuner.results.figures import progress, settings
-from meshtune.tuner.results.figures.canvas import MARKS
+from meshtune.tuner.results.figures import canvas, progress, settings
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.report.analysis import failure_section, forecast_section, matter_section
 from meshtune.tuner.results.report.page import PageTable, Picture, Section, drawn, page
@@ -67,18 +66,17 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
     winners, analysis = winners_of(campaign.spec, ranking), analyse(campaign, space, trials)
     # Complete: presets written out, defaults filled in.
     spec_text = yaml.safe_dump(document_of(campaign.spec), sort_keys=False, width=100)
-    again = [drawn(progress.second_runs(ranking), "First and second runs")] if any(e.again for e in ranking) else []
-    made = measured_word(campaign.simulated)
+    again = drawn(progress.second_runs(ranking), "First and second runs")
     why = matter_section(campaign, trials, analysis)
     return [
         _answer(campaign, winners, ranking),
         replace(why, pictures=[*_parts(winners, ranking), *why.pictures]),
         _state(campaign, trials),
-        failure_section(space, trials, analysis.failures, made),
-        forecast_section(analysis),
-        *([_scaling(analysis.scaling, made)] if analysis.scaling else []),
-        Section(heading="Every setting", pictures=again, tables=_every(campaign, trials, ranking)),
-        Section(heading="Trials by node", pictures=[drawn(progress.timeline(trials, made), "Trials by node")]),
+        failure_section(space, trials, analysis.failures),
+        forecast_section(campaign, analysis),
+        *([_scaling(analysis.scaling, measured_word(campaign.simulated))] if analysis.scaling else []),
+        Section(heading="Every setting", pictures=[again], tables=_every(campaign, trials, ranking)),
+        Section(heading="Trials by node", pictures=[drawn(progress.timeline(campaign, trials), "Trials by node")]),
         _asked(campaign, space),
         _environment(campaign, trials, analysis),
         Section(heading="The spec", verbatim=spec_text),
@@ -88,11 +86,9 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
 def _asked(campaign: Campaign, space: Space) -> Section:
     spec, cluster = campaign.spec, campaign.spec.cluster
     batch = "free" if spec.global_batch_size is None else f"{spec.global_batch_size:,} sequences"
-    weights, words = spec.model.parameters, ""
-    if spec.model.known:
-        units = ((1e9, " billion"), (1e6, " million"), (1, ""))
-        size, words = next(one for one in units if weights >= one[0])
-        words = f": {number(weights / size)}{words} parameters"
+    weights = spec.model.parameters
+    scale, word = (1e9, " billion") if weights >= 1e9 else (1e6, " million") if weights >= 1e6 else (1, "")
+    size = f": {number(weights / scale)}{word} parameters" * spec.model.known
     budget = spec.budget
     limits = [
         (budget.trials, f"{budget.trials} trials"),
@@ -100,7 +96,7 @@ def _asked(campaign: Campaign, space: Space) -> Section:
         (budget.device_hours, device_time(3600 * (budget.device_hours or 0))),
     ]
     rows = [
-        ("model", f"{spec.model.name}{words}"),
+        ("model", f"{spec.model.name}{size}"),
         ("cluster", f"{cluster.name}: {cluster.nodes:,} nodes of {cluster.devices_per_node} {cluster.device.name}"),
         ("global batch", batch),
         ("objective", f"{spec.objective}: {spec.model.worded(spec.objective.words)}"),
@@ -148,13 +144,14 @@ def _answer(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> 
         ("memory left", _gibibytes(found.headroom_bytes)),
         (f"{made} by", "; ".join(badges)),
     ]
-    rows = [(name, text) for name, text in rows if text]
     prose = [f"Recommended: {reason}."]
     for words, one in (("once, by its first run", winners.fastest_once), ("confirmed", winners.fastest_confirmed)):
         if one is not None and one.trial.number != found.trial.number:
             setting = f"trial {one.trial.number}, {_setting(campaign.spec, one.trial.plan)}"
             prose.append(f"Fastest {words}: {_interval(one.objective)} {unit} ({setting}).")
-    return Section(heading="The answer", prose=prose, tables=[PageTable(columns=("", ""), rows=rows)])
+    return Section(
+        heading="The answer", prose=prose, tables=[PageTable(columns=("", ""), rows=[row for row in rows if row[1]])]
+    )
 
 
 def _setting(spec: CampaignSpec, plan: Plan) -> str:
@@ -164,8 +161,7 @@ def _setting(spec: CampaignSpec, plan: Plan) -> str:
 
 
 def _ended(campaign: Campaign, trial: Trial) -> str:
-    made = measured_word(campaign.simulated)
-    return str(trial.state) if trial.verdict is None else MARKS[trial.verdict].named(made)
+    return str(trial.state) if trial.verdict is None else canvas.MARKS[trial.verdict].named(campaign)
 
 
 def _gibibytes(value: float | None) -> str:
@@ -175,8 +171,6 @@ def _gibibytes(value: float | None) -> str:
 def _parts(winners: Winners, ranking: Sequence[Ranked]) -> list[Picture]:
     named = {"recommended": winners.recommended, "fastest once": winners.fastest_once, "baseline": baseline_of(ranking)}
     shown = {entry.trial.number: (name, entry) for name, entry in reversed(named.items()) if entry is not None}
-    if not any(entry.measurement.profile for _, entry in shown.values()):
-        return []
     caption = "Means over the ranks, of a step that was profiled for this alone."
     return [drawn(settings.step_parts(list(reversed(shown.values()))), "Time of a step by part", caption=caption)]
 
@@ -215,24 +209,24 @@ def _environment(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis
 
 
 def _every(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked]) -> list[PageTable]:
-    ranked, rows, reasons = {entry.trial.number: entry for entry in ranking}, [], []
+    ranked, rows, rest = {entry.trial.number: entry for entry in ranking}, [], []
     unit, folded = yardstick_of(campaign.spec).unit, {one.number for entry in ranking for one in entry.again}
     for trial in (one for one in trials if one.number not in folded):
         entry = ranked.get(trial.number)
-        about = (str(trial.number), _setting(campaign.spec, trial.plan), _ended(campaign, trial))
+        about = (str(trial.number), _setting(campaign.spec, trial.plan))
         if entry is None:
-            rows.append((*about, *[""] * 5))
-            reasons += [] if trial.outcome is None else [(about[0], trial.outcome.reason[:200])]
+            rest.append((*about, _ended(campaign, trial), getattr(trial.outcome, "reason", "")[:200]))
             continue
         again = f"{len(entry.runs) - 1} of {len(entry.again)}" if entry.again else ""
-        numbers = (number(entry.objective.value), "" if entry.gain is None else f"{100 * entry.gain.value:+.1f} %")
+        told = (number(entry.objective.value), "" if entry.gain is None else f"{100 * entry.gain.value:+.1f} %")
         memory = _gibibytes(entry.peak_memory_bytes)
-        rows.append((*about, *numbers, seconds(entry.step_time_s), memory, again))
-    columns = ("trial", "setting", "outcome", unit, "gain", "step", "peak memory", "again")
+        rows.append((*about, *told, seconds(entry.step_time_s), memory, again))
+    columns = ("trial", "setting", unit, "gain", "step", "peak memory", "again")
     caption = "By second runs where there are any (again: how many gave a speed, of those that were tried)."
-    ends = PageTable(columns=("trial", "reason"), rows=reasons, numbers=frozenset({0}), long=frozenset({1}))
-    every = PageTable(columns=columns, rows=rows, numbers=frozenset({0, 3, 4, 5, 6, 7}), caption=caption)
-    return [every, ends] if reasons else [every]
+    every = PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5, 6}), caption=caption)
+    columns, numbers, long = ("trial", "setting", "end", "reason"), frozenset({0}), frozenset({3})
+    ends = PageTable(columns=columns, rows=rest, numbers=numbers, long=long, caption="Without a speed.")
+    return [table for table in (every, ends) if table.rows]
 
 
 def _comparison_section(comparison: Comparison) -> Section:
@@ -251,10 +245,9 @@ def _comparison_section(comparison: Comparison) -> Section:
                 "" if projected is None else projected.percent_text(),
             )
         )
+    made = measured_word(all(one.simulated for one in comparison.campaigns))
     shares: dict[str, list[tuple[int, Estimate | None]]] = {
-        measured_word(all(one.simulated for one in comparison.campaigns)): [
-            (one.devices, one.efficiency) for one in comparison.campaigns
-        ],
+        made: [(one.devices, one.efficiency) for one in comparison.campaigns],
         "projected": [(one.devices, getattr(one.projected, "efficiency", None)) for one in comparison.campaigns],
     }
     known = {name: [(at, share) for at, share in some if share is not None] for name, some in shares.items()}
