@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from meshtune.runners.outcome import Verdict
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.trial import Origin, Trial
 from meshtune.tuner.campaign.units import Estimate, measured_word, number
 
@@ -39,8 +38,8 @@ class Marker:
     word: str
     hollow: bool = False
 
-    def named(self, campaign: Campaign) -> str:
-        return self.word.replace("measured", measured_word(campaign.simulated))
+    def named(self, simulated: bool) -> str:
+        return self.word.replace("measured", measured_word(simulated))
 
     @property
     def style(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     for mark in sorted(groups, key=[*canvas.MARKS.values(), canvas.BASELINE, canvas.AGAIN].index):
         shown = {trial.number: yardstick.of(run) for trial in groups[mark] if (run := trial.measurement) is not None}
         if shown:
-            axes.plot([*shown], [*shown.values()], label=mark.named(campaign), **mark.style)
+            axes.plot([*shown], [*shown.values()], label=mark.named(campaign.simulated), **mark.style)
     if firsts := [trial for trial in first_runs(trials) if trial.measurement is not None]:
         firsts.sort(key=lambda trial: trial.number)
         places = [*(trial.number for trial in firsts), max(trial.number for trial in trials)]
@@ -157,7 +157,7 @@ def timeline(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
                     linewidth=0.5,
                     height=0.8,
                     hatch="" if verdict is Verdict.OK else "////",
-                    label="" if mark.word in labelled else mark.named(campaign),
+                    label="" if mark.word in labelled else mark.named(campaign.simulated),
                 )
                 labelled.add(mark.word)
         if len(runs) <= MAX_LANES and mine[0] in places:

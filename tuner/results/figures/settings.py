@@ -53,7 +53,7 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
 def predicted_against_measured(campaign: Campaign, check: ForecastCheck) -> Figure:
     """Step times as the search expected them when it chose the plans, with their 95 % intervals, against what came."""
     made = measured_word(campaign.simulated)
-    axes = canvas.new_figure(f"Predicted against {made} step time", height=1.3 * canvas.HEIGHT)
+    axes = canvas.new_figure(f"Predicted against {made} step time")
     if not check.forecasts:
         return canvas.say(axes, f"the search expected nothing of any {made} plan")
     for within, shape, colour, name in ((True, "o", canvas.BLUE, "inside"), (False, "s", canvas.ORANGE, "outside")):

@@ -59,13 +59,8 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
         against = f", and the other way round in {one.against}" if one.against else ""
         pairs = "1 pair" if one.pairs == 1 else f"{one.pairs} pairs"
         prose.append(f"All else equal, {words_of((one.change,))} made a plan run out of memory in {pairs}{against}.")
-    pictures.append(
-        drawn(
-            progress.out_of_memory_by_knob(knobs),
-            "Out of memory by value of a knob",
-            caption="Every plan counts once, with all else that it had; only the pairs above differ in one knob alone.",
-        )
-    )
+    caption = "Every plan counts once, with all else that it had; only the pairs above differ in one knob alone."
+    pictures.append(drawn(progress.out_of_memory_by_knob(knobs), "Out of memory by value of a knob", caption))
     rows = [(knob_words(knob.knob), percent(knob.explained)) for knob in knobs[:MAX_KNOBS]]
     caption = "How much of what ran out of memory and what fitted the value of one knob tells (eta squared)"
     tables = [PageTable(columns=("knob", "explained"), rows=rows, numbers=frozenset({1}), caption=caption)]
@@ -74,13 +69,10 @@ def failure_section(space: Space, trials: Sequence[Trial], failures: Failures) -
 
 def forecast_section(campaign: Campaign, analysis: Analysis) -> Section:
     """What the search expected against what came."""
-    made = measured_word(campaign.simulated)
+    heading = f"Predicted against {measured_word(campaign.simulated)}"
     steps, fits = analysis.hindsight.steps, analysis.hindsight.fits
-    prose = [] if steps is None else [f"{steps.words(made)}."]
+    prose = [] if steps is None else [f"{steps.words(measured_word(campaign.simulated))}."]
     prose += [] if fits is None else [f"{fits}."]
-    picture = drawn(
-        settings.predicted_against_measured(campaign, analysis.hindsight),
-        f"Predicted against {made} step time",
-        caption="As the search expected it when it chose the plan, before it had run.",
-    )
-    return Section(heading=f"Predicted against {made}", prose=prose, pictures=[picture])
+    caption = "As the search expected it when it chose the plan, before it had run."
+    picture = drawn(settings.predicted_against_measured(campaign, analysis.hindsight), heading, caption)
+    return Section(heading=heading, prose=prose, pictures=[picture])

@@ -19,16 +19,7 @@ from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.spec import CampaignSpec, document_of, space_of
 from meshtune.tuner.campaign.trial import Trial
-from meshtune.tuner.campaign.units import (
-    Estimate,
-    device_time,
-    gibibytes,
-    measured_word,
-    moment,
-    number,
-    percent,
-    seconds,
-)
+from meshtune.tuner.campaign.units import Estimate, device_time, gibibytes, moment, number, percent, seconds
 from meshtune.tuner.results.analysis.analysis import Analysis, analyse
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.figures import canvas, progress, settings
@@ -38,13 +29,11 @@ from meshtune.tuner.results.report.page import PageTable, Picture, Section, draw
 from meshtune.tuner.results.sizes import SizePoint
 from meshtune.tuner.results.winners import Winners, winners_of
 
-SIMULATED = "Simulated: nothing below was measured on any device."
-
 
 def render_report(entries: Sequence[tuple[Campaign, Sequence[Trial]]]) -> str:
     """The HTML file of at least one campaign with its trials; of several, they are compared first."""
     simulated = [campaign.id for campaign, _ in entries if campaign.simulated]
-    notices = [SIMULATED] if len(simulated) == len(entries) else []
+    notices = ["Simulated: nothing below was measured on any device."] if len(simulated) == len(entries) else []
     if simulated and not notices:
         notices = [f"Simulated, not measured on any device: {', '.join(simulated)}."]
     if len(entries) == 1:
@@ -74,7 +63,7 @@ def _sections(campaign: Campaign, trials: Sequence[Trial]) -> list[Section]:
         _state(campaign, trials),
         failure_section(space, trials, analysis.failures),
         forecast_section(campaign, analysis),
-        *([_scaling(analysis.scaling, measured_word(campaign.simulated))] if analysis.scaling else []),
+        *([_scaling(analysis.scaling)] if analysis.scaling else []),
         Section(heading="Every setting", pictures=[again], tables=_every(campaign, trials, ranking)),
         Section(heading="Trials by node", pictures=[drawn(progress.timeline(campaign, trials), "Trials by node")]),
         _asked(campaign, space),
@@ -128,9 +117,8 @@ def _state(campaign: Campaign, trials: Sequence[Trial]) -> Section:
 
 def _answer(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> Section:
     found, unit, reason = winners.recommended, yardstick_of(campaign.spec).unit, winners.recommendation.reason
-    made = measured_word(campaign.simulated)
     if found is None:
-        said = f"Nothing was {made}" if not ranking else f"No recommendation: {reason}"
+        said = "No setting has a speed" if not ranking else f"No recommendation: {reason}"
         return Section(heading="The answer", prose=[f"{said}."])
     badges = [f"trial {found.trial.number}: {found.trial.plan.key}", found.runs_text]
     badges += [f"changes the numerics: {one}" for one in found.changed_numerics]
@@ -142,16 +130,15 @@ def _answer(campaign: Campaign, winners: Winners, ranking: Sequence[Ranked]) -> 
         ("MFU", "" if found.mfu is None else percent(found.mfu)),
         ("peak memory of tensors", _gibibytes(found.peak_memory_bytes)),
         ("memory left", _gibibytes(found.headroom_bytes)),
-        (f"{made} by", "; ".join(badges)),
+        (f"{_ended(campaign, found.trial)} by", "; ".join(badges)),
     ]
     prose = [f"Recommended: {reason}."]
     for words, one in (("once, by its first run", winners.fastest_once), ("confirmed", winners.fastest_confirmed)):
         if one is not None and one.trial.number != found.trial.number:
             setting = f"trial {one.trial.number}, {_setting(campaign.spec, one.trial.plan)}"
             prose.append(f"Fastest {words}: {_interval(one.objective)} {unit} ({setting}).")
-    return Section(
-        heading="The answer", prose=prose, tables=[PageTable(columns=("", ""), rows=[row for row in rows if row[1]])]
-    )
+    table = PageTable(columns=("", ""), rows=[row for row in rows if row[1]])
+    return Section(heading="The answer", prose=prose, tables=[table])
 
 
 def _setting(spec: CampaignSpec, plan: Plan) -> str:
@@ -161,7 +148,7 @@ def _setting(spec: CampaignSpec, plan: Plan) -> str:
 
 
 def _ended(campaign: Campaign, trial: Trial) -> str:
-    return str(trial.state) if trial.verdict is None else canvas.MARKS[trial.verdict].named(campaign)
+    return str(trial.state) if trial.verdict is None else canvas.MARKS[trial.verdict].named(campaign.simulated)
 
 
 def _gibibytes(value: float | None) -> str:
@@ -175,7 +162,7 @@ def _parts(winners: Winners, ranking: Sequence[Ranked]) -> list[Picture]:
     return [drawn(settings.step_parts(list(reversed(shown.values()))), "Time of a step by part", caption=caption)]
 
 
-def _scaling(points: Sequence[SizePoint], made: str) -> Section:
+def _scaling(points: Sequence[SizePoint]) -> Section:
     columns = ("nodes", "devices", "trial", "plan", points[0].speed_unit, "efficiency", points[0].cost_unit)
     rows = [
         (
@@ -186,8 +173,8 @@ def _scaling(points: Sequence[SizePoint], made: str) -> Section:
     ]
     return Section(
         heading="Scaling",
-        prose=[f"The best {made} plan of each size; efficiency is speed per device over that of the smallest size."],
-        pictures=[drawn(settings.scaling({made: [(one.devices, one.efficiency) for one in points]}), "Scaling")],
+        prose=["The best plan of each size; efficiency is speed per device over that of the smallest size."],
+        pictures=[drawn(settings.scaling({"by runs": [(one.devices, one.efficiency) for one in points]}), "Scaling")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({0, 1, 2, 4, 5, 6}))],
     )
 
@@ -212,15 +199,15 @@ def _every(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked
     ranked, rows, rest = {entry.trial.number: entry for entry in ranking}, [], []
     unit, folded = yardstick_of(campaign.spec).unit, {one.number for entry in ranking for one in entry.again}
     for trial in (one for one in trials if one.number not in folded):
-        entry = ranked.get(trial.number)
-        about = (str(trial.number), _setting(campaign.spec, trial.plan))
+        entry, about = ranked.get(trial.number), (str(trial.number), _setting(campaign.spec, trial.plan))
         if entry is None:
-            rest.append((*about, _ended(campaign, trial), getattr(trial.outcome, "reason", "")[:200]))
+            rest.append(
+                (*about, _ended(campaign, trial).replace(" ", "\u00a0"), getattr(trial.outcome, "reason", "")[:200])
+            )
             continue
         again = f"{len(entry.runs) - 1} of {len(entry.again)}" if entry.again else ""
         told = (number(entry.objective.value), "" if entry.gain is None else f"{100 * entry.gain.value:+.1f} %")
-        memory = _gibibytes(entry.peak_memory_bytes)
-        rows.append((*about, *told, seconds(entry.step_time_s), memory, again))
+        rows.append((*about, *told, seconds(entry.step_time_s), _gibibytes(entry.peak_memory_bytes), again))
     columns = ("trial", "setting", unit, "gain", "step", "peak memory", "again")
     caption = "By second runs where there are any (again: how many gave a speed, of those that were tried)."
     every = PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5, 6}), caption=caption)
@@ -245,13 +232,11 @@ def _comparison_section(comparison: Comparison) -> Section:
                 "" if projected is None else projected.percent_text(),
             )
         )
-    made = measured_word(all(one.simulated for one in comparison.campaigns))
     shares: dict[str, list[tuple[int, Estimate | None]]] = {
-        made: [(one.devices, one.efficiency) for one in comparison.campaigns],
+        "by runs": [(one.devices, one.efficiency) for one in comparison.campaigns],
         "projected": [(one.devices, getattr(one.projected, "efficiency", None)) for one in comparison.campaigns],
     }
     known = {name: [(at, share) for at, share in some if share is not None] for name, some in shares.items()}
-    picture = drawn(settings.scaling(known), "Scaling over the campaigns")
     return Section(
         heading="Campaigns side by side",
         level=1,
@@ -260,7 +245,7 @@ def _comparison_section(comparison: Comparison) -> Section:
             " kind; projected: by that one's physics.",
             *(f"{note}." for note in comparison.notes),
         ],
-        pictures=[picture] if len({one.devices for one in comparison.campaigns if one.efficiency}) > 1 else [],
+        pictures=[drawn(settings.scaling(known), "Scaling over the campaigns")],
         tables=[PageTable(columns=columns, rows=rows, numbers=frozenset({1, 2, 5, 6, 7}))],
     )
 

@@ -34,8 +34,7 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """svg: of `canvas.svg`; empty for a figure that has nothing to show, which is left out. title: for those who hear
-    it. caption: below it, where it says more."""
+    """svg: of `canvas.svg`; empty where it has nothing to show. title: for those who hear it. caption: below it."""
 
     svg: str
     title: str
