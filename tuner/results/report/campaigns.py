@@ -211,8 +211,8 @@ def _every(campaign: Campaign, trials: Sequence[Trial], ranking: Sequence[Ranked
     columns = ("trial", "setting", unit, "gain", "step", "peak memory", "again")
     caption = "By second runs where there are any (again: how many gave a speed, of those that were tried)."
     every = PageTable(columns=columns, rows=rows, numbers=frozenset({0, 2, 3, 4, 5, 6}), caption=caption)
-    columns, numbers, long = ("trial", "setting", "end", "reason"), frozenset({0}), frozenset({3})
-    ends = PageTable(columns=columns, rows=rest, numbers=numbers, long=long, caption="Without a speed.")
+    ends = replace(every, columns=("trial", "setting", "end", "reason"), rows=rest, caption="Without a speed.")
+    ends = replace(ends, numbers=frozenset({0}), long=frozenset({3}))
     return [table for table in (every, ends) if table.rows]
 
 
