@@ -170,7 +170,7 @@ def test_a_simulated_job_starts_nothing_and_says_so(client, create, drive):
     assert ", simulated, as job\n" in readme
     assert "torchrun" not in readme
     megatron = client.get(f"/v1/campaigns/{id}/exports/megatron").json()
-    assert megatron["handover"]["warning"].startswith("made up by a simulation")
+    assert megatron["handover"]["warning"].startswith("simulated by the built-in simulator")
 
 
 def test_the_registry_tells_the_options_of_each_format_and_each_is_taken(client, done):

@@ -66,7 +66,7 @@ def test_axe_finds_nothing(opened):
 def test_it_prints_on_several_pages_of_a4(opened, tmp_path):
     printed = opened(color_scheme="dark").pdf(prefer_css_page_size=True)
     pages = len(re.findall(rb"/Type\s*/Page\b", printed))
-    assert pages > 1
+    assert 1 < pages <= 8, "figures that leave pages half empty, and a spec in one column, take 10"
     boxes = {tuple(map(float, box.split())) for box in re.findall(rb"/MediaBox\s*\[([^\]]*)\]", printed)}
     assert {(round(width), round(height)) for _, _, width, height in boxes} == {(595, 842)}
 

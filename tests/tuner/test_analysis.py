@@ -93,8 +93,8 @@ def test_too_few_plans_or_equal_ones_say_nothing_of_importance(analysed, by_tp, 
     found = analysed(by_tp, count=MIN_PLANS - 1)
     assert found.sensitivity.importances == ()
     equal = analysed(lambda plan: make.measurement(1.0))
-    assert equal.sensitivity.nothing == "all measured plans are equally fast"
-    assert f"{MIN_PLANS - 1} measured plans are fewer than {MIN_PLANS}" in printed(found)
+    assert equal.sensitivity.nothing == "all plans with a speed are equally fast"
+    assert f"{MIN_PLANS - 1} plans with a speed are fewer than {MIN_PLANS}" in printed(found)
 
 
 def test_what_trains_otherwise_is_left_out(analysed, make):

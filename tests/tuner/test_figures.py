@@ -13,6 +13,7 @@ from simulated_lab import failing
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.spec import space_of
+from meshtune.tuner.campaign.units import number
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.analysis.memory_failures import memory_failures
 from meshtune.tuner.results.figures import progress, settings
@@ -29,9 +30,11 @@ FIGURES = {
     "failures": lambda trials: progress.failures_over_time(analyse(CAMPAIGN, SPACE, trials).failures),
     "out of memory": lambda trials: progress.out_of_memory_by_knob(memory_failures(SPACE, trials)),
     "second runs": lambda trials: progress.second_runs(rank(CAMPAIGN, trials)),
-    "timeline": progress.timeline,
+    "timeline": lambda trials: progress.timeline(CAMPAIGN, trials),
     "parts": lambda trials: settings.step_parts([("setting", entry) for entry in rank(CAMPAIGN, trials)[:3]]),
-    "forecasts": lambda trials: settings.predicted_against_measured(analyse(CAMPAIGN, SPACE, trials).hindsight),
+    "forecasts": lambda trials: settings.predicted_against_measured(
+        CAMPAIGN, analyse(CAMPAIGN, SPACE, trials).hindsight
+    ),
     "effects": lambda trials: settings.knob_effects(analyse(CAMPAIGN, SPACE, trials).effects),
     "heat map": lambda trials: settings.heat_map(CAMPAIGN, trials, "tp", "pp"),
     "scaling": lambda trials: settings.scaling(
@@ -57,6 +60,22 @@ def test_failures_are_marked_by_their_kinds_and_their_numbers():
     assert "tokens/s/device" in told
 
 
+@pytest.mark.parametrize("name", ["best so far", "timeline", "forecasts"])
+def test_what_was_simulated_is_never_called_measured(name):
+    told = " ".join(texts(svg(FIGURES[name](TRIALS))))
+    assert "simulated" in told
+    assert "measured" not in told
+
+
+def test_a_cell_of_the_heat_map_has_the_figure_of_its_best_setting_as_the_table_has():
+    ranking, told = rank(CAMPAIGN, TRIALS), texts(svg(FIGURES["heat map"](TRIALS)))
+    cells: dict[tuple[int, int], list[float]] = {}
+    for entry in ranking:
+        cells.setdefault((entry.trial.plan.tp, entry.trial.plan.pp), []).append(entry.objective.value)
+    assert {number(max(values)) for values in cells.values()} <= set(told)
+    assert any(number(one.objective.value) != number(one.first_run.value) for one in ranking if one.again)
+
+
 def test_what_ran_out_of_memory_is_counted_once_for_each_plan_and_pairs_name_the_culprit():
     found = memory_failures(SPACE, TRIALS)
     worst = found[0]
@@ -70,7 +89,7 @@ def test_a_node_whose_name_is_a_formula_or_no_xml_is_drawn_as_it_is_called():
     def on(node: str):
         return replace(TRIALS[0], attempts=(replace(TRIALS[0].last, nodes=(node,)),))
 
-    told = texts(svg(progress.timeline([on(r"$\frac{$"), on("a<b>\x00&\ud800")])))
+    told = texts(svg(progress.timeline(CAMPAIGN, [on(r"$\frac{$"), on("a<b>\x00&\ud800")])))
     assert {r"$\frac{$", "a<b>\ufffd&\ufffd"} <= set(told)
 
 

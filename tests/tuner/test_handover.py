@@ -303,7 +303,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "there.yaml").write_text(yaml.safe_dump(there))
     result = run_meshtune(folder, "run", "spec.yaml")
     assert result.code == 0, result
-    assert "\nmade up by: a simulation (hidden cluster 1, cuda)\n" in result.out
+    assert "\nsimulated by: the built-in simulator (hidden cluster 1, cuda)\n" in result.out
     return folder
 
 
@@ -318,7 +318,7 @@ def test_the_warning_of_an_export_goes_to_standard_error(simulated):
     handed = run_meshtune(simulated, "export", campaign, "-o", "out", "--format", "megatron", "--trial", "best")
     assert handed.code == 0
     assert all(line.startswith("wrote out/") for line in handed.out.splitlines())
-    warning = "\nwarning: made up by a simulation (hidden cluster 1, cuda), not measured with Megatron"
+    warning = "\nwarning: simulated by the built-in simulator (hidden cluster 1, cuda), not measured with Megatron"
     assert handed.err.startswith("start it in out: bash launch.sh")
     assert warning in handed.err
     assert f"    meshtune confirm {campaign} --trial " in handed.err

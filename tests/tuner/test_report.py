@@ -27,8 +27,8 @@ from meshtune.search_spaces.knob import Knob
 from meshtune.search_spaces.knob_values import KnobValues
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.spec import space_of
-from meshtune.tuner.campaign.trial import Origin
-from meshtune.tuner.campaign.units import number
+from meshtune.tuner.campaign.trial import Origin, Trial
+from meshtune.tuner.campaign.units import device_time, gibibytes, number
 from meshtune.tuner.results.analysis.analysis import analyse
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.record import Record, read_record, record_json
@@ -36,6 +36,8 @@ from meshtune.tuner.results.report.campaigns import render_report
 from meshtune.tuner.results.report.page import PageTable, Section, page
 from meshtune.tuner.results.table import Table, TableFormat, csv_of, data_of, parquet_of, table_of
 from meshtune.tuner.results.views import best_view
+from meshtune.tuner.results.winners import winners_of
+from meshtune.tuner.specs.read import read_spec
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +87,8 @@ def test_the_first_section_is_the_answer_with_the_numbers_of_best(text, read):
     assert f"Recommended: {best.recommendation.reason}." in said
     # The setting as its difference from the baseline, by the names that the page has for the axes.
     assert "tensor 4 \u2192 8, pipeline 128 \u2192 64, micro-batch 1 \u2192 2, ZeRO 1 \u2192 0" in said
-    assert f"trial {setting.trial}: {setting.plan_key}; {setting.runs} second runs; simulated" in said
+    assert f"trial {setting.trial}: {setting.plan_key}; {setting.runs} second runs" in said
+    assert "simulated by" in said
     # One speed: what was faster once is one line with its reason.
     (line,) = (told for told in said if told.startswith("Fastest once, by its first run"))
     assert f"(trial {once.trial}, " in line
@@ -93,14 +96,59 @@ def test_the_first_section_is_the_answer_with_the_numbers_of_best(text, read):
 
 
 def test_every_setting_is_a_row_with_its_second_runs_folded_in(text):
-    table = text[text.rindex(">Every setting</h") :].partition("</table>")[0]
-    rows = re.findall(r"<tr>(.*?)</tr>", table)
-    numbers = [int(row[1]) for each in rows if (row := re.match(r'<td class="number">(\d+)</td>', each))]
-    assert numbers == [trial.number for trial in TRIALS if trial.origin is not Origin.CONFIRMATION]
+    tables = text[text.rindex(">Every setting</h") :].partition("</section>")[0]
+    rows = {
+        int(row[1]): row[0]
+        for each in re.findall(r"<tr>(.*?)</tr>", tables)
+        if (row := re.match(r'<td class="number">(\d+)</td>.*', each))
+    }
+    assert sorted(rows) == [trial.number for trial in TRIALS if trial.origin is not Origin.CONFIRMATION]
+    for number_of, row in rows.items():
+        assert (TRIALS[number_of].verdict is Verdict.OOM) == (">out of memory<" in row.replace("\u00a0", " "))
     for entry in rank(CAMPAIGN, TRIALS):
-        row = rows[1 + numbers.index(entry.trial.number)]
+        row = rows[entry.trial.number]
+        assert f">{gibibytes(entry.peak_memory_bytes)}<" in row
         assert f">{number(entry.objective.value)}<" in row
         assert not entry.again or f">{len(entry.runs) - 1} of {len(entry.again)}<" in row
+
+
+def test_the_memory_of_the_answer_is_that_of_the_table_although_the_process_holds_more():
+    def holding(trial: Trial) -> Trial:
+        measured = trial.measurement
+        if measured is None:
+            return trial
+        more = replace(measured, peak_held_bytes=tuple(one + 2**30 for one in measured.peak_memory_bytes))
+        return replace(trial, attempts=(replace(trial.last, outcome=replace(trial.outcome, measurement=more)),))
+
+    held = [holding(trial) for trial in TRIALS]
+    found = winners_of(CAMPAIGN.spec, rank(CAMPAIGN, held)).recommended
+    assert found.measurement.fullest_rank_bytes > found.peak_memory_bytes
+    texts = Reader(render_report([(CAMPAIGN, held)])).texts
+    assert texts[texts.index("peak memory of tensors") + 1] == gibibytes(found.peak_memory_bytes)
+    assert gibibytes(int(found.measurement.fullest_rank_bytes)) not in texts
+
+
+def test_nothing_simulated_is_called_measured_and_no_cell_is_a_dash(text, read):
+    assert "Predicted against simulated" in read.texts
+    said = [told for told in read.texts if "measured" in told and "warm_start: true" not in told]
+    assert said == ["Simulated: nothing below was measured on any device."]
+    assert {"-", "oom"}.isdisjoint(read.texts)
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [(2, "28,832 parameters"), (400, "4.13 million parameters"), (4 * 10**5, "4.122 billion")]
+)
+def test_a_model_has_its_size_in_a_unit_that_fits(layers, said):
+    sizes = {"layers": layers, "hidden": 32, "heads": 4, "ffn": 64, "vocab": 128, "seq_len": 16}
+    spec, _ = read_spec(toy.SPEC | {"model": sizes}, None)
+    assert f"model: {said}" in render_report([(replace(CAMPAIGN, spec=spec), [])])
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "said"), [(16.3, "16.3 device-seconds"), (90, "1.5 device-minutes"), (3600, "1 device-hour")]
+)
+def test_device_time_is_in_the_unit_that_fits(spent_s, said):
+    assert device_time(spent_s) == said
 
 
 def test_it_says_plainly_that_nothing_was_measured(read):
@@ -135,7 +183,9 @@ def test_it_names_nothing_that_a_browser_would_fetch_and_no_id_twice(text, read)
 
 def test_a_campaign_that_has_just_begun_has_a_report_and_several_are_compared_first(read):
     alone = Reader(render_report([(CAMPAIGN, [])]))
-    assert "Nothing was measured." in alone.texts
+    assert "No setting has a speed." in alone.texts
+    assert "svg" not in alone.tags, "no chart is empty"
+    assert not {"Predicted against simulated", "Every setting", "Trials by node"} & set(alone.texts)
     larger = replace(
         CAMPAIGN, id="larger-000000", spec=replace(CAMPAIGN.spec, cluster=replace(CAMPAIGN.spec.cluster, nodes=768))
     )

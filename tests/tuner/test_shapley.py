@@ -60,4 +60,4 @@ def test_knobs_of_measured_plans_are_ranked_by_what_they_account_for():
 def test_few_plans_tell_nothing():
     space = read_spec(SPEC, None)[1]
     found = explain_knobs(space, {space.complete(tp=tp): 1.0 for tp in (1, 2)})
-    assert (found.knobs, found.nothing) == ({}, "2 measured plans are fewer than 8: only noise")
+    assert (found.knobs, found.nothing) == ({}, "2 plans with a speed are fewer than 8: only noise")

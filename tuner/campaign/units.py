@@ -34,6 +34,12 @@ def gibibytes(value: int) -> str:
     return f"{value / 2**20:.0f} MiB" if value >= 2**20 else f"{value / 2**10:.0f} KiB"
 
 
+def device_time(value: float) -> str:
+    """Seconds of devices, in the unit that fits."""
+    unit, size = next((one for one in (("hour", 3600), ("minute", 60)) if value >= one[1]), ("second", 1))
+    return f"{number(value / size)} device-{unit}{'s' * (value != size)}"
+
+
 def measured_word(simulated: bool) -> str:
     """What became of plans that ran to their end."""
     return "simulated" if simulated else "measured"

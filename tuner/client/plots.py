@@ -50,7 +50,8 @@ class PlotCalls:
     @step
     def timeline(self) -> Steps[Drawing]:
         """When each job waited and ran, and where."""
-        return Drawing(progress.timeline((yield from self._record()).trials))
+        record = yield from self._record()
+        return Drawing(progress.timeline(record.campaign, record.trials))
 
     @step
     def second_runs(self) -> Steps[Drawing]:
@@ -60,7 +61,7 @@ class PlotCalls:
 
     @step
     def heat_map(self, across: str, up: str) -> Steps[Drawing]:
-        """The best first run of every pair of values of two axes or knobs."""
+        """The best setting of every pair of values of two axes or knobs."""
         record = yield from self._record()
         return Drawing(settings.heat_map(record.campaign, record.trials, across, up))
 
@@ -74,7 +75,8 @@ class PlotCalls:
     @step
     def predictions(self) -> Steps[Drawing]:
         """Step times as the search expected them against measured ones."""
-        return Drawing(settings.predicted_against_measured(check_forecasts((yield from self._record()).trials)))
+        record = yield from self._record()
+        return Drawing(settings.predicted_against_measured(record.campaign, check_forecasts(record.trials)))
 
     @step
     def failures(self) -> Steps[Drawing]:

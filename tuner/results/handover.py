@@ -112,7 +112,7 @@ def program_of(spec: CampaignSpec) -> str:
 
 def origin_verb(measured: MeasuredWith) -> str:
     """What stands before the program: numbers of a simulation are not measured."""
-    return "made up by" if measured.workload == SIMULATED else "measured with"
+    return "simulated by" if measured.workload == SIMULATED else "measured with"
 
 
 def rival_of(campaign: Campaign, trials: Sequence[Trial], winner: Ranked) -> Ranked | None:

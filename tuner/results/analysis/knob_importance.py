@@ -56,13 +56,13 @@ def sensitivity(space: Space, measured: Mapping[Plan, float]) -> Sensitivity:
     counts as its default there."""
     plans = len(measured)
     if plans < MIN_PLANS:
-        return Sensitivity(plans=plans, nothing=f"{plans} measured plans are fewer than {MIN_PLANS}: only noise")
+        return Sensitivity(plans=plans, nothing=f"{plans} plans with a speed are fewer than {MIN_PLANS}: only noise")
     features = {name: [_feature(space, plan, name) for plan in measured] for name in searched(space)}
     features = {name: values for name, values in features.items() if len(set(values)) > 1}
     if not features:
-        return Sensitivity(plans=plans, nothing="the measured plans differ in no dimension of the space")
+        return Sensitivity(plans=plans, nothing="the plans with a speed differ in no dimension of the space")
     if len(set(measured.values())) == 1:
-        return Sensitivity(plans=plans, nothing="all measured plans are equally fast")
+        return Sensitivity(plans=plans, nothing="all plans with a speed are equally fast")
     points = [dict(zip(features, values, strict=True)) for values in zip(*features.values(), strict=True)]
     try:
         shares = importances(points, [log(speed) for speed in measured.values()])

@@ -49,12 +49,12 @@ def explain_knobs(space: Space, measured: Mapping[Plan, float]) -> Shapley:
     """The Shapley values of each searched axis and knob. measured: the speed by plan."""
     count = len(measured)
     if count < MIN_PLANS:
-        return Shapley(nothing=f"{count} measured plans are fewer than {MIN_PLANS}: only noise")
+        return Shapley(nothing=f"{count} plans with a speed are fewer than {MIN_PLANS}: only noise")
     plans = list(measured)
     columns = {name: [value_in(plan, name) for plan in plans] for name in searched(space)}
     columns = {name: values for name, values in columns.items() if len({*map(value_word, values)}) > 1}
     if not columns:
-        return Shapley(nothing="the measured plans differ in no dimension of the space")
+        return Shapley(nothing="the plans with a speed differ in no dimension of the space")
     if len(columns) > MAX_KNOBS:
         why = f"{len(columns)} knobs took several values: more than {MAX_KNOBS}, of which all coalitions are looked at"
         return Shapley(nothing=why)

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from meshtune.runners.outcome import Verdict
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.campaign.units import Estimate, number
+from meshtune.tuner.campaign.units import Estimate, measured_word, number
 
 # Inches: the width of a printed page's text.
 WIDTH, HEIGHT = 7.2, 3.4
@@ -37,6 +37,9 @@ class Marker:
     colour: str
     word: str
     hollow: bool = False
+
+    def named(self, simulated: bool) -> str:
+        return self.word.replace("measured", measured_word(simulated))
 
     @property
     def style(self) -> dict[str, Any]:

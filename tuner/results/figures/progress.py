@@ -38,7 +38,7 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     for mark in sorted(groups, key=[*canvas.MARKS.values(), canvas.BASELINE, canvas.AGAIN].index):
         shown = {trial.number: yardstick.of(run) for trial in groups[mark] if (run := trial.measurement) is not None}
         if shown:
-            axes.plot([*shown], [*shown.values()], label=mark.word, **mark.style)
+            axes.plot([*shown], [*shown.values()], label=mark.named(campaign.simulated), **mark.style)
     if firsts := [trial for trial in first_runs(trials) if trial.measurement is not None]:
         firsts.sort(key=lambda trial: trial.number)
         places = [*(trial.number for trial in firsts), max(trial.number for trial in trials)]
@@ -61,8 +61,8 @@ def best_so_far(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
 def failures_over_time(failures: Failures) -> Figure:
     """The share of trials that failed, in windows of ten by cause, and of all so far."""
     axes = canvas.new_figure("Failures over time: share of trials without a speed")
-    if failures.all is None:
-        return canvas.say(axes, "no trial has ended")
+    if failures.all is None or not failures.all.failed:
+        return canvas.say(axes, "no trial failed")
     bottoms = [0.0] * len(failures.windows)
     for verdict, hatch in zip(FAILED, ("///", "\\\\\\", "|||", "xx", "++"), strict=True):
         heights = [100 * window.verdicts.get(verdict, 0) / window.trials for window in failures.windows]
@@ -122,7 +122,7 @@ def second_runs(ranking: Sequence[Ranked]) -> Figure:
     return canvas.finish(axes, again[0].unit, rows=names)
 
 
-def timeline(trials: Sequence[Trial]) -> Figure:
+def timeline(campaign: Campaign, trials: Sequence[Trial]) -> Figure:
     """Every attempt from its start to its end, on the nodes that it ran on; in slots where no node is known."""
     runs = [
         (trial, attempt, attempt.started_at, attempt.finished_at or attempt.started_at)
@@ -157,7 +157,7 @@ def timeline(trials: Sequence[Trial]) -> Figure:
                     linewidth=0.5,
                     height=0.8,
                     hatch="" if verdict is Verdict.OK else "////",
-                    label="" if mark.word in labelled else mark.word,
+                    label="" if mark.word in labelled else mark.named(campaign.simulated),
                 )
                 labelled.add(mark.word)
         if len(runs) <= MAX_LANES and mine[0] in places:

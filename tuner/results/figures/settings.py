@@ -14,11 +14,11 @@ from meshtune.search_spaces.changes import knob_words, value_in, value_word, wor
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import Origin, Trial, time_by_part
-from meshtune.tuner.campaign.units import Estimate
+from meshtune.tuner.campaign.units import Estimate, measured_word, number
 from meshtune.tuner.results.analysis.forecast_check import ForecastCheck
 from meshtune.tuner.results.analysis.knob_effects import Effect, Evidence
 from meshtune.tuner.results.figures import canvas
-from meshtune.tuner.results.ranking import Ranked
+from meshtune.tuner.results.ranking import Ranked, rank
 
 MAX_EFFECTS, MAX_SETTINGS, MAX_CELLS = 20, 8, 400
 # As plots of published scaling have it: a scale with ticks at the sizes themselves.
@@ -50,11 +50,12 @@ def step_parts(settings: Sequence[tuple[str, Ranked]]) -> Figure:
     return canvas.finish(axes, "seconds of a step", columns=5, rows=[name for name, _ in profiled])
 
 
-def predicted_against_measured(check: ForecastCheck) -> Figure:
-    """Step times as the search expected them when it chose the plans, with their 95 % intervals, against measured."""
-    axes = canvas.new_figure("Predicted against measured step time", height=1.3 * canvas.HEIGHT)
+def predicted_against_measured(campaign: Campaign, check: ForecastCheck) -> Figure:
+    """Step times as the search expected them when it chose the plans, with their 95 % intervals, against what came."""
+    made = measured_word(campaign.simulated)
+    axes = canvas.new_figure(f"Predicted against {made} step time")
     if not check.forecasts:
-        return canvas.say(axes, "the search expected nothing of any measured plan")
+        return canvas.say(axes, f"the search expected nothing of any {made} plan")
     for within, shape, colour, name in ((True, "o", canvas.BLUE, "inside"), (False, "s", canvas.ORANGE, "outside")):
         some = [one for one in check.forecasts if one.within is within]
         if some:
@@ -71,15 +72,15 @@ def predicted_against_measured(check: ForecastCheck) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(axis.get_major_formatter())
         axis.set_tick_params(which="both", labelsize=7)
-    return canvas.finish(axes, "measured, seconds of a step", "predicted, seconds of a step", columns=3)
+    return canvas.finish(axes, f"{made}, seconds of a step", "predicted, seconds of a step", columns=3)
 
 
 def knob_effects(effects: Sequence[Effect]) -> Figure:
     """What a change of one knob is worth, all else equal, the largest first."""
     shown = effects[:MAX_EFFECTS]
-    axes = canvas.new_figure("What a change of a knob is worth", height=max(canvas.HEIGHT, 0.24 * len(shown) + 1.4))
+    axes = canvas.new_figure("What a change of a knob is worth", height=max(2.2, 0.24 * len(shown) + 1.4))
     if not shown:
-        return canvas.say(axes, "no two measured plans differ in one knob alone, and nothing can be predicted")
+        return canvas.say(axes, "no two plans with a speed differ in one knob alone, and nothing can be predicted")
     for evidence in Evidence:
         colour, hatch = (canvas.ORANGE, "///") if evidence is Evidence.PREDICTED else (canvas.BLUE, "")
         rows = [row for row, one in enumerate(shown) if one.evidence is evidence]
@@ -89,7 +90,7 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
             axes.barh(rows, [one.value for one in gains], label=str(evidence), **style)
             canvas.whiskers(axes, rows, gains, lying=True, fmt="none", ecolor=canvas.BLACK, capsize=2)
     canvas.name_ticks(axes.yaxis, [words_of(one.moves) for one in shown], fontsize=8)
-    axes.set_ylim(max(len(shown), 6) - 0.4, -0.6)
+    axes.set_ylim(max(len(shown), 3) - 0.4, -0.6)
     axes.axvline(0, color=canvas.BLACK, linewidth=0.8)
     more = f" ({len(effects) - len(shown)} smaller ones are not shown)" if len(effects) > len(shown) else ""
     canvas.plain_numbers(axes.xaxis)
@@ -97,8 +98,9 @@ def knob_effects(effects: Sequence[Effect]) -> Figure:
 
 
 def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) -> Figure:
-    """The best first run of every pair of values of two axes or knobs; a cross where all that was tried failed."""
+    """The best setting of every pair of values of two axes or knobs; a cross where all that was tried failed."""
     yardstick = yardstick_of(campaign.spec)
+    reached = {entry.trial.number: entry.objective.value for entry in rank(campaign, trials)}
     title = f"Best of each {knob_words(across)} and {knob_words(up)}, {yardstick.unit}"
     axes = canvas.new_figure(title, height=1.2 * canvas.HEIGHT)
     axes.grid(False)
@@ -118,9 +120,8 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
     grid = np.full((len(rows), len(columns)), np.nan)
     for (column, row), tried in cells.items():
         place = rows.index(row), columns.index(column)
-        runs = [one.measurement for one in tried if one.measurement is not None]
-        if runs:
-            grid[place] = yardstick.best(map(yardstick.of, runs))
+        if speeds := [reached[one.number] for one in tried if one.number in reached]:
+            grid[place] = yardstick.best(speeds)
         elif any(one.verdict in FAILED for one in tried):
             axes.plot(place[1], place[0], marker="x", color=canvas.GREY, markersize=8)
     better_is_dark = "cividis" if yardstick.objective.smaller_is_better else "cividis_r"
@@ -130,7 +131,7 @@ def heat_map(campaign: Campaign, trials: Sequence[Trial], across: str, up: str) 
     for (row_at, column_at), value in np.ndenumerate(grid):
         if isfinite(value):
             colour = "white" if float(sum(mesh.cmap(mesh.norm(value))[:3])) < 1.5 else canvas.BLACK
-            axes.text(column_at, row_at, f"{value:.4g}", ha="center", va="center", fontsize=7, color=colour)
+            axes.text(column_at, row_at, number(value), ha="center", va="center", fontsize=7, color=colour)
     canvas.name_ticks(axes.xaxis, columns, fontsize=8)
     canvas.name_ticks(axes.yaxis, rows, fontsize=8)
     return canvas.finish(axes, knob_words(across), knob_words(up))
@@ -144,7 +145,7 @@ def scaling(
     axes = canvas.new_figure(title)
     sizes = sorted({devices for points in series.values() for devices, _ in points})
     if len(sizes) < 2:
-        return canvas.say(axes, "fewer than two sizes were measured")
+        return canvas.say(axes, "fewer than two sizes have a speed")
     marks = (("o", canvas.BLUE, "-"), ("s", canvas.ORANGE, "--"), ("^", canvas.GREEN, ":"), ("D", canvas.BLACK, "-."))
     for (name, points), (shape, colour, line) in zip(series.items(), marks, strict=False):
         shares = [one.times(100) for _, one in points]

@@ -34,7 +34,7 @@ _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """svg: of `canvas.svg`. title: for those who hear it. caption: below it, where it says more."""
+    """svg: of `canvas.svg`; empty where it has nothing to show. title: for those who hear it. caption: below it."""
 
     svg: str
     title: str
@@ -42,7 +42,7 @@ class Picture:
 
 
 def drawn(figure: Figure, title: str, caption: str = "") -> Picture:
-    return Picture(svg=svg(figure), title=title, caption=caption)
+    return Picture(svg=svg(figure) if any(axes.axison for axes in figure.axes) else "", title=title, caption=caption)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class PageTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """level: 1 for a part of the report, 2 for a section of one, or of a report without parts. verbatim: a text that
-    keeps its lines, such as YAML. new_page: it begins one in print."""
+    keeps its lines, such as YAML. new_page: it begins one in print. One of level 2 with nothing in it is left out."""
 
     heading: str
     level: Literal[1, 2] = 2
@@ -75,6 +75,7 @@ def page(title: str, sections: Sequence[Section], *, subtitle: Sequence[str] = (
     """The HTML file. subtitle: lines below the title. notices: what nobody may overlook, such as that it is all
     simulated."""
     numbers = count(1)
+    filled = [replace(one, pictures=[each for each in one.pictures if each.svg]) for one in sections]
     return _ENVIRONMENT.get_template("page.html").render(
         title=title,
         # Of the headings of level 1: no level is left out below the title's.
@@ -83,7 +84,8 @@ def page(title: str, sections: Sequence[Section], *, subtitle: Sequence[str] = (
         notices=notices,
         sections=[
             replace(section, pictures=[_inlined(picture, next(numbers)) for picture in section.pictures])
-            for section in sections
+            for section in filled
+            if section.level == 1 or section.prose or section.pictures or section.tables or section.verbatim
         ],
         style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
         footer=f"Written by meshtune {version('meshtune')}.",

@@ -169,7 +169,7 @@ function Exported({ path, format, program, options, known, given, onGive }: Expo
           {data.note && <p data-testid="export-note"><strong>{data.note}</strong></p>}
           {data.command !== null && <Text name="Launch command" text={data.command} copied={async () => (await fresh()).command ?? ""} testid="launch-command" />}
           <p class="muted" data-testid="measured-with">
-            Measured with {data.measured_with.words}{data.measured_with.dtype && `, number format ${data.measured_with.dtype}`}.
+            {data.simulated ? "Simulated by" : "Measured with"} {data.measured_with.words}{data.measured_with.dtype && `, number format ${data.measured_with.dtype}`}.
           </p>
           {data.handover && (
             <div class="error-state" role="note" data-testid="handover">
