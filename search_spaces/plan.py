@@ -132,20 +132,10 @@ class Plan:
         tried=None,
     )
     micro_batch_size: int = _axis(
-        1,
-        "mbs{}",
-        "micro-batch",
-        "sequences per forward pass and data-parallel replica",
-        always_in_key=True,
-        tried=None,
+        1, "mbs{}", "micro-batch", "sequences per forward pass of a replica", always_in_key=True, tried=None
     )
     grad_accum_steps: int = _axis(
-        1,
-        "ga{}",
-        "accumulation",
-        "micro-batches per optimizer step and data-parallel replica",
-        always_in_key=True,
-        tried=None,
+        1, "ga{}", "accumulation", "micro-batches per optimizer step of a replica", always_in_key=True, tried=None
     )
     zero_stage: int = _axis(
         0,

@@ -77,9 +77,13 @@ def trials(service: ServiceLab, campaign: str) -> list[dict[str, Any]]:
 def asked(service: ServiceLab) -> str:
     id: str = service.call("POST", "/v1/campaigns", ASKED)["id"]
     given = [service.call("POST", f"/v1/campaigns/{id}:suggest", {"wait_s": 20})["suggestions"] for _ in range(2)]
+    listed = f"/v1/campaigns/{id}/trials?view=brief"
+    # What is over before the service saw it run held no device for any time.
+    service.wait(lambda: all(one["state"] == "running" for one in service.call("GET", listed)["trials"]), 60)
     told = ({"step_times_s": [0.2, 0.21, 0.2]}, {"verdict": "oom"})
     for (one,), end in zip(given, told, strict=True):
         service.call("POST", f"/v1/campaigns/{id}/trials/{one['trial']}:complete", end)
+    service.wait_state(id, "completed")
     return id
 
 

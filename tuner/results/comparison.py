@@ -194,8 +194,8 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
 
 def _progress(spec: CampaignSpec, trials: Sequence[Trial]) -> tuple[Reached, ...]:
     reached, device_s = list[Reached](), 0.0
-    ended = [trial for trial in first_runs(trials) if trial.verdict is not None]
-    ended.sort(key=lambda trial: trial.last.finished_at or inf)
+    over = (trial for trial in first_runs(trials) if trial.verdict is not None)
+    ended = sorted(over, key=lambda trial: trial.last.finished_at or inf)
     best = yardstick_of(spec).best_so_far(trial.measurement for trial in ended)
     for done, (trial, value) in enumerate(zip(ended, best, strict=True), start=1):
         device_s += trial.device_s
