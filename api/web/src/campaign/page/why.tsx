@@ -15,7 +15,9 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
   if (!summary.recommended || summary.recommended_is_baseline) return null;
   if (!analysis) return <Card title="Why" class="why" testid="why"><LoadingState lines={4} height={24} /></Card>;
   const winner = analysis.winners.find(({ trial }) => trial === summary.recommended!.trial) ?? analysis.winners[0];
-  const surest = [...analysis.effects].sort((a, b) => b.gain.low - a.gain.low || b.pairs - a.pairs);
+  // Several pairs that agree are surer than one.
+  const certainty = ({ gain: { low }, pairs }: Effect) => (low > 0 ? 2 : 0) + (pairs > 1 ? 1 : 0);
+  const surest = [...analysis.effects].sort((a, b) => certainty(b) - certainty(a) || b.gain.low - a.gain.low);
   const measured = surest.filter((effect) => effect.evidence !== "predicted").slice(0, MOST_EFFECTS);
   const predicted = surest.filter((effect) => effect.evidence === "predicted" && effect.gain.value > 0).slice(0, MOST_PREDICTED);
   const most = Math.max(...[...measured, ...predicted].map((effect) => effect.gain.value));
