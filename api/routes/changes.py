@@ -97,8 +97,7 @@ def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: Service
 
 @router.post("/campaigns/{campaign_id}:revalidate", status_code=202, dependencies=[launches])
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
-    """As `:rerun`, of the recommended plan and the baseline, side by side in one round; where the baseline is
-    recommended, of the best other plan that may be."""
+    """As `:rerun`, of the baseline and the recommended plan in one round; where these are one, of the best other."""
     return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]
 
 
