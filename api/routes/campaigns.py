@@ -59,7 +59,7 @@ def show_campaign(campaign: Campaign, service: Service, driver: Driver, cache: C
     """The campaign with what became of its trials and what it waits for. Raises NotFound."""
 
     def summary() -> tuple[dict[str, int], views.SummaryView]:
-        overview = views.overview_of(campaign, service.pages)
+        overview = service.pages.overview(campaign.id, views.order_of(campaign.spec), views.MAX_FIRST)
         every = partial(service.pages.listed, campaign.id)
         return views.trial_counts(overview), views.summary_view(campaign, overview, every)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Annotated
 
@@ -27,8 +29,9 @@ from meshtune.tuner.results.ranking import Ranked, rank
 from meshtune.tuner.results.recommendation import front_of
 from meshtune.tuner.results.views import BestView, best_view, ranked_views
 from meshtune.tuner.service.service import Service
-from meshtune.tuner.service.views.campaigns import ParetoView, overview_of
+from meshtune.tuner.service.views.campaigns import MAX_FIRST, ParetoView, order_of
 from meshtune.tuner.service.views.trials import TrialBriefPage, TrialPage, TrialsAnswer, TrialView, trial_view
+from meshtune.tuner.store import StoreError
 
 router = APIRouter(prefix="/v1", dependencies=[reads], tags=["trials"])
 DEFAULT_TOP = 10
@@ -58,7 +61,7 @@ def list_trials(
         wrong = [trial for _, trial, _ in shown if isinstance(trial, str)]
         if brief:
             campaign = service.campaign(campaign_id)
-            briefs = trial_briefs(campaign, trials, overview_of(campaign, service.pages).trials)
+            briefs = trial_briefs(campaign, trials, _compared(service, campaign))
             return TrialBriefPage(trials=briefs, next_page_token=token, unreadable=wrong)
         return TrialPage(trials=list(map(trial_view, trials)), next_page_token=token, unreadable=wrong)
 
@@ -68,10 +71,8 @@ def list_trials(
 @router.get("/campaigns/{campaign_id}/trials/{number}")
 def get_trial(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle) -> TrialView:
     """One trial."""
-    trial = service.trial(campaign_id, number)
-    campaign = service.campaign(campaign_id)
-    settings = settings_of(rank(campaign, overview_of(campaign, service.pages).trials))
-    return trial_view(trial, settings.get(trial.plan))
+    trial, campaign = service.trial(campaign_id, number), service.campaign(campaign_id)
+    return trial_view(trial, settings_of(rank(campaign, _compared(service, campaign))).get(trial.plan))
 
 
 @router.get("/campaigns/{campaign_id}/trial-comparison", response_model=TrialComparison, responses=NOT_MODIFIED)
@@ -121,3 +122,10 @@ async def analyse_campaign(
 def _ranked(service: Service, campaign_id: str) -> tuple[Campaign, list[Ranked]]:
     campaign = service.campaign(campaign_id)
     return campaign, rank(campaign, service.pages.listed(campaign_id))
+
+
+def _compared(service: Service, campaign: Campaign) -> Sequence[Trial]:
+    """What a campaign's summary is made of; nothing where a row of it cannot be read."""
+    with suppress(StoreError):
+        return service.pages.overview(campaign.id, order_of(campaign.spec), MAX_FIRST).trials
+    return ()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 from meshtune.runners.hardware import kinds_text, same_hardware
@@ -195,7 +194,7 @@ def _of_kind(entries: Sequence[_Entry]) -> tuple[list[ComparedCampaign], list[st
 def _progress(spec: CampaignSpec, trials: Sequence[Trial]) -> tuple[Reached, ...]:
     reached, device_s = list[Reached](), 0.0
     over = (trial for trial in first_runs(trials) if trial.verdict is not None)
-    ended = sorted(over, key=lambda trial: trial.last.finished_at or inf)
+    ended = sorted(over, key=lambda trial: trial.last.finished_at or trial.last.planned_at)
     best = yardstick_of(spec).best_so_far(trial.measurement for trial in ended)
     for done, (trial, value) in enumerate(zip(ended, best, strict=True), start=1):
         device_s += trial.device_s

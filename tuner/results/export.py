@@ -224,8 +224,8 @@ def _launched(export: Export, name: str) -> tuple[JobSpec, Mapping[str, Any]]:
     rest = {key: value for key, value in export.options.items() if key not in own and key != "program"}
     if program == "job":
         return export.job, rest
-    told = {key: value for key, value in export.options.items() if key in own}
-    inner, command = replace(export, options=told), FORMATS[program].command
+    inner = replace(export, options={key: value for key, value in export.options.items() if key in own})
+    command = FORMATS[program].command
     files, size = FORMATS[program].render(inner), (export.cluster.nodes, export.cluster.devices_per_node)
     assert command is not None  # of a program
     # DeepSpeed's own launcher would go to the other nodes by ssh.

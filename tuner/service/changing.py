@@ -88,10 +88,9 @@ class Changing:
         best other plan that may be."""
         campaign, trials = self._store.recorded(campaign_id)
         ranking = rank(campaign, trials)
-        usable = (entry for entry in ranking if entry.usable and entry.trial.origin is not Origin.BASELINE)
         chosen = winners_of(campaign.spec, ranking).recommended
         if chosen is None or chosen.trial.origin is Origin.BASELINE:
-            chosen = next(usable, chosen)
+            chosen = next((one for one in ranking if one.usable and one.trial.origin is not Origin.BASELINE), chosen)
         plans = [] if chosen is None else [chosen.trial.plan]
         plans += [trial.plan for trial in trials if trial.measurement and trial.origin is Origin.BASELINE]
         return self._repeat(campaign, trials, list(dict.fromkeys(plans)))

@@ -23,7 +23,6 @@ MAX_CULPRITS, MAX_KNOBS = 3, 5
 def matter_section(campaign: Campaign, trials: Sequence[Trial], analysis: Analysis) -> Section:
     """Why the best plans win, what changes are worth, which knobs matter, and the best of the two that matter most."""
     prose = [f"Rank {winner.rank}, trial {winner.trial}: {winner.words}." for winner in analysis.winners]
-    # As the page has them: several pairs that agree, then single ones.
     sure = sorted(
         analysis.effects,
         key=lambda one: (one.evidence is Evidence.PREDICTED, one.gain.low <= 0, one.pairs < 2, -one.gain.low),

@@ -30,7 +30,7 @@ from meshtune.tuner.results.views import KnobView, ObjectiveView, RankedView, kn
 from meshtune.tuner.results.winners import winners_of
 
 if TYPE_CHECKING:  # clients of a service read these views, and need no database
-    from meshtune.tuner.store.pages import Overview, Pages
+    from meshtune.tuner.store.pages import Overview
 
 # A summary looks at so many of the best trials first.
 MAX_FIRST = 20
@@ -219,13 +219,8 @@ def trial_counts(overview: Overview) -> dict[str, int]:
     return dict(sorted((+counts).items()))
 
 
-def overview_of(campaign: Campaign, pages: Pages) -> Overview:
-    """What the summary is made of."""
-    return pages.overview(campaign.id, order_of(campaign.spec), MAX_FIRST)
-
-
 def summary_view(campaign: Campaign, overview: Overview, every: Callable[[], Sequence[Trial]]) -> SummaryView:
-    """overview: of `overview_of`. every: all trials, where these do not suffice."""
+    """overview: of the MAX_FIRST first trials by `order_of`. every: all trials, where these do not suffice."""
     spec, ranking = campaign.spec, rank(campaign, overview.trials)
     if len(overview.first) == MAX_FIRST and choice_among_first(spec, ranking, overview.first) is None:
         ranking = rank(campaign, every())
