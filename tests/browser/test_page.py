@@ -169,7 +169,7 @@ def test_a_trial_that_ran_out_of_memory_offers_no_launch_command(page, service, 
     go(page, service, f"campaigns/{campaign}/trials/{oom}")
     expect(page.get_by_test_id("outcome")).to_have_text("out of memory")
     expect(page.get_by_test_id("use")).to_be_hidden()
-    expect(page.get_by_test_id("tiles")).to_contain_text("simulated")
+    expect(page.get_by_test_id("badges")).to_contain_text("simulated")
 
 
 def test_no_job_waited_a_negative_time(page, service, campaign):

@@ -129,8 +129,8 @@ def use_setting(page: Page) -> None:
     """To a command on the clipboard: what runs it, where, and what only its user can say."""
     page.get_by_test_id("use").click()
     dialog = page.get_by_test_id("exports")
-    dialog.get_by_test_id("program").select_option("megatron")
-    dialog.get_by_test_id("place").select_option("jobset")
+    dialog.get_by_label("What runs it?").select_option("megatron")
+    dialog.get_by_label("Where?").select_option("jobset")
     expect(dialog.get_by_test_id("missing")).to_contain_text("image")
     dialog.get_by_test_id("needed").get_by_label("image: to be set").fill("registry.example/trainer:1")
     page.keyboard.press("Tab")

@@ -144,7 +144,7 @@ def test_a_paused_page_stays_paused_and_goes_on_where_the_campaign_is(new_tab, s
         expect_live(page)
     before = paused.get_by_role("heading", level=1).inner_text()
     paused.get_by_test_id("more").locator("summary").click()
-    paused.get_by_test_id("pause-live").click()
+    paused.get_by_role("button", name="Pause live").click()
     for turn in range(2):
         expect_live(other)  # reads for itself now
         service.call("PATCH", f"/v1/campaigns/{campaign}", {"name": f"unseen {turn}"})
@@ -152,7 +152,7 @@ def test_a_paused_page_stays_paused_and_goes_on_where_the_campaign_is(new_tab, s
         expect(paused.get_by_role("heading", level=1)).to_have_text(before)
         paused.evaluate("dispatchEvent(new Event('pagehide')), dispatchEvent(new Event('pageshow'))")
     paused.get_by_test_id("more").locator("summary").click()
-    paused.get_by_test_id("pause-live").click()
+    paused.get_by_role("button", name="Go live").click()
     expect(paused.get_by_role("heading", level=1)).to_have_text("unseen 1")
 
 

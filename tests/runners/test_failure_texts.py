@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshtune.runners.base import ADVICE, Cause
+from meshtune.runners.base import Cause
 from meshtune.runners.failure_texts import (
     FAILURE_TEXTS,
     MAX_BYTES,
@@ -23,6 +23,7 @@ from meshtune.runners.failure_texts import (
 from meshtune.runners.log_lines import split_lines
 from meshtune.runners.programs.log_patterns import Found, Patterns
 from meshtune.runners.programs.workloads.base import VERDICTS
+from meshtune.runners.registry import ADVICE
 from meshtune.search_spaces.checks import InvalidValue
 
 OOM, ILLEGAL, HANG, COMMUNICATION = Cause.OOM, Cause.ILLEGAL_SETTING, Cause.HANG, Cause.COMMUNICATION

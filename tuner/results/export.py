@@ -207,11 +207,11 @@ def _scheduler(name: str, scheduler: Scheduler) -> ExportFormat:
 
 def started_by(export: Export, name: str) -> str:
     """The format of the program that a format starts: its own; of a scheduler as the option `program` says, by default
-    the spec's. "job": the user's own launch, else what measured the plan and trains nothing. Raises InvalidValue."""
+    the spec's where something was measured. "job": the user's own launch, else what measures. Raises InvalidValue."""
     if name not in FORMATS or not FORMATS[name].script:
         return name
     kind, known = export.spec.workload.kind, ["job", *(one.name for one in FORMATS.values() if one.program)]
-    program = export.options.get("program") or (kind if kind in known else "job")
+    program = export.options.get("program") or (kind if export.setting and kind in known else "job")
     if program not in known:
         raise InvalidValue([Problem("program", f"must be one of {', '.join(known)}, not {program!r}")])
     return str(program)
