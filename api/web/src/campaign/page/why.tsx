@@ -12,9 +12,10 @@ const MOST_PREDICTED = 2;
 type Effect = Analysis["effects"][number];
 
 export function Why({ campaign: { summary }, analysis }: { campaign: CampaignView; analysis: Analysis | undefined }) {
-  if (!summary.recommended || summary.recommended_is_baseline) return null;
+  const { recommended, recommended_is_baseline: kept } = summary;
+  if (!recommended) return null;
   if (!analysis) return <Card title="Why" class="why" testid="why"><LoadingState lines={4} height={24} /></Card>;
-  const winner = analysis.winners.find(({ trial }) => trial === summary.recommended!.trial) ?? analysis.winners[0];
+  const winner = analysis.winners.find(({ trial }) => trial === recommended.trial) ?? analysis.winners[0];
   // Several pairs that agree are surer than one.
   const certainty = ({ gain: { low }, pairs }: Effect) => (low > 0 ? 2 : 0) + (pairs > 1 ? 1 : 0);
   const surest = [...analysis.effects].sort((a, b) => certainty(b) - certainty(a) || b.gain.low - a.gain.low);
@@ -24,7 +25,7 @@ export function Why({ campaign: { summary }, analysis }: { campaign: CampaignVie
   return (
     <Card class="why" testid="why">
       <div class="halves">
-        {winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <div><h2>Why</h2><p class="muted">{analysis.unpredicted || "No step was profiled."}</p></div>}
+        {kept ? null : winner && winner.rival_parts.length > 0 ? <Steps winner={winner} /> : <div><h2>Why</h2><p class="muted">{analysis.unpredicted || "No step was profiled."}</p></div>}
         <div class="pile stretch">
           <h2>Gain of single changes, the surest first</h2>
           <Effects effects={measured} most={most} />
