@@ -81,3 +81,11 @@ def sign_in() -> Callable[[Page, ServiceLab], None]:
         expect(page.get_by_test_id("whoami")).to_contain_text("lab")
 
     return signed_in
+
+
+@pytest.fixture
+def page(open_page: Callable[..., Page], service: ServiceLab, sign_in: Callable[[Page, ServiceLab], None]) -> Page:
+    """Signed in at the service of all tests."""
+    page = open_page()
+    sign_in(page, service)
+    return page

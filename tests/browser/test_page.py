@@ -41,13 +41,6 @@ def campaign(service: ServiceLab) -> str:
     return id
 
 
-@pytest.fixture
-def page(open_page, service: ServiceLab, sign_in) -> Page:
-    page = open_page()
-    sign_in(page, service)
-    return page
-
-
 def go(page: Page, service: ServiceLab, place: str) -> None:
     page.goto(f"{service.url}/#/{place}")
     expect(page.locator("h1")).to_be_visible()

@@ -85,13 +85,6 @@ def gain(service: ServiceLab) -> str:
     return service.completed(GAIN)
 
 
-@pytest.fixture
-def page(open_page, service: ServiceLab, sign_in) -> Page:
-    page = open_page()
-    sign_in(page, service)
-    return page
-
-
 def go(page: Page, service: ServiceLab, campaign: str, trial: int) -> None:
     page.goto(f"{service.url}/#/campaigns/{campaign}/trials/{trial}")
     expect(page.locator("h1")).to_have_text(f"Trial {trial}")
