@@ -52,9 +52,14 @@ class Rendered:
     media_type: str = JSON
 
 
-def answer_of(body: bytes, media_type: str = JSON) -> Rendered:
+def etag_of(body: bytes, version: str = "") -> str:
+    """version: a campaign's, which If-Match compares."""
+    return f'W/"{version}{"." if version else ""}{blake2b(body, digest_size=9).hexdigest()}"'
+
+
+def answer_of(body: bytes, media_type: str = JSON, version: str = "") -> Rendered:
     # Level 1: of rows of JSON, a higher one takes twice the time for little.
-    return Rendered(f'W/"{blake2b(body, digest_size=9).hexdigest()}"', gzip.compress(body, 1, mtime=0), media_type)
+    return Rendered(etag_of(body, version), gzip.compress(body, 1, mtime=0), media_type)
 
 
 def respond(request: Request, answer: Rendered, others: Mapping[str, str] = MappingProxyType({})) -> Response:

@@ -5,18 +5,19 @@ that it needs by one of these dependencies:
     @router.get("/things", dependencies=[reads])
     @router.post("/things", dependencies=[launches])
 
-and each that names a campaign takes it as a CampaignId or a ChangeableId, which look whose it is.
+and each that names a campaign takes it as a CampaignId, an OwnedId or a ChangeableId, which look whose it is.
 `launches_unless_dry` asks for `read` alone where the query has dry_run=true. The caller is authenticated before, by
 `api.middleware.gate`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
 
-from fastapi import Depends, Path, Query, Request, Security
+from fastapi import Depends, Header, Path, Query, Request, Security
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -27,6 +28,7 @@ from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
 from meshtune.runners.untrusted_text import JSON_LIMITS, SLOW_LIMITS, UnreadableText, read_json, read_yaml
 from meshtune.search_spaces.checks import raising
 from meshtune.tuner.access.tokens import Ownership, Scope, Token
+from meshtune.tuner.campaign.changes import require_version
 from meshtune.tuner.service.driving.loop import Driver
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import CommandNotAllowed, commands_named
@@ -35,6 +37,9 @@ from meshtune.tuner.store import NotFound
 MAX_PER_PAGE = 500
 # What the database's integer columns hold.
 MAX_NUMBER = 2**31 - 1
+# Of lists in the order of ids, whose page tokens are ids.
+AfterId = Annotated[int, Query(ge=0, le=2**63 - 1, description="Only entries with larger ids.")]
+PageSize = Annotated[int, Query(ge=1, le=1000)]
 # Of a cluster that is asked about.
 MAX_NODES = 1_000_000
 Nodes = Annotated[int, Query(ge=1, le=MAX_NODES)]
@@ -206,7 +211,7 @@ def _readable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceH
     return campaign_id
 
 
-def _changeable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceHandle) -> str:
+def _owned(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceHandle) -> str:
     ownership = require_readable(caller, service, campaign_id)
     if not caller.changes(ownership):
         owner = f"of {ownership.owner}" if ownership.owner else "of the command line"
@@ -214,8 +219,34 @@ def _changeable(campaign_id: CampaignPath, caller: CallerHandle, service: Servic
     return campaign_id
 
 
+_VERSION = re.compile(r'"([^".]*)[^"]*"')
+_MATCHES = r'^\s*(\*|(W/)?"[^"]*"(\s*,\s*(W/)?"[^"]*")*)\s*$'
+
+
+async def _versions(
+    if_match: Annotated[
+        str | None,
+        Header(pattern=_MATCHES, description="Act only while the campaign's version is that of this ETag, or of one."),
+    ] = None,
+) -> Sequence[str]:
+    """The versions that a request is for; none for any."""
+    return _VERSION.findall(if_match or "")
+
+
+# What `ETag`s of a campaign begin with, a dot after it.
+Versions = Annotated[Sequence[str], Depends(_versions)]
+
+
+def _changeable(campaign_id: Annotated[str, Depends(_owned)], service: ServiceHandle, versions: Versions) -> str:
+    if versions:
+        require_version(service.campaign(campaign_id), versions)
+    return campaign_id
+
+
 # The campaign in a path: one that the caller may read, and one that it may change. Others are as good as none.
+# OwnedId: where the route itself requires the version, in the transaction that writes.
 CampaignId = Annotated[str, Depends(_readable)]
+OwnedId = Annotated[str, Depends(_owned)]
 ChangeableId = Annotated[str, Depends(_changeable)]
 
 

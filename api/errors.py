@@ -30,7 +30,7 @@ from meshtune.runners.registry import UnknownBackend
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.tuner import store
 from meshtune.tuner.access.quotas import QuotaExceeded
-from meshtune.tuner.campaign.changes import CannotChange
+from meshtune.tuner.campaign.changes import CannotChange, VersionConflict
 from meshtune.tuner.results.export import NothingToExport
 from meshtune.tuner.results.known_best import NothingKnown
 from meshtune.tuner.service.job_files import ReportRefused
@@ -142,6 +142,7 @@ PROBLEMS: Mapping[type[Exception], tuple[HTTPStatus, str, str]] = {
     store.AlreadyExists: (HTTPStatus.CONFLICT, "already-exists", "The object exists already"),
     store.BudgetSpent: (HTTPStatus.CONFLICT, "budget-spent", "The campaign's budget leaves no room for it"),
     CannotChange: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
+    VersionConflict: (HTTPStatus.PRECONDITION_FAILED, "version-conflict", "Somebody else has changed it since"),
     store.IllegalMove: (HTTPStatus.CONFLICT, "illegal-move", "Its present state does not allow this"),
     store.Unreadable: (HTTPStatus.CONFLICT, "unreadable", "It is stored as this version does not read it"),
     store.StoreUnavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "store-unavailable", "The database cannot be used now"),

@@ -22,8 +22,8 @@ from starlette.concurrency import run_in_threadpool
 from meshtune.api import static_files
 from meshtune.api.dependencies import MERGE_PATCH, READERS
 from meshtune.api.errors import PROBLEM_JSON
-from meshtune.api.middleware.idempotency import PARAMETER
-from meshtune.runners.documents import field_comments
+from meshtune.api.middleware.idempotency import METHODS, PARAMETER
+from meshtune.runners.documents import field_comments, plain
 from meshtune.runners.registry import WORKLOADS, runners
 from meshtune.search_spaces.bounds import Bounds
 from meshtune.search_spaces.cluster import ClusterSpec
@@ -35,7 +35,6 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.recipe import Recipe
-from meshtune.tuner.campaign.changes import MAX_NOTES, MAX_TAGS, TAG
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.ask_tell import Ask, Completion
@@ -140,7 +139,7 @@ SPEC_SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "required": ["cluster", "global_batch_size"],
     "properties": {
-        **{name: _inline(kind, default=_DEFAULTS[name]) for name, kind in SCALARS.items()},
+        **{name: _inline(kind, default=plain(_DEFAULTS[name])) for name, kind in SCALARS.items()},
         "model": {"anyOf": [{"enum": [UNKNOWN]}, _with_preset(ModelSpec, sorted(model_presets()))]},
         "cluster": _with_preset(ClusterSpec, sorted(cluster_presets())),
         "workload": _backend(sorted(WORKLOADS)),
@@ -209,8 +208,8 @@ DETAILS_BODY = _body(
     _object(
         title="CampaignChanges",
         name={"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"\S"},
-        tags={"type": "array", "items": {"type": "string", "pattern": TAG.pattern}, "maxItems": MAX_TAGS},
-        notes={"type": "string", "maxLength": MAX_NOTES},
+        tags=_inline(SCALARS["tags"]),
+        notes=_inline(SCALARS["notes"]),
         budget=_BUDGET,
         trial=_TRIAL,
     ),
@@ -301,7 +300,7 @@ def install(app: FastAPI) -> None:
 
 def _document_access(document: dict[str, Any]) -> None:
     """Add to each operation that needs a token the errors that follow from its path, its bodies and its method, and to
-    each POST of these the Idempotency-Key."""
+    each POST and PATCH of these the Idempotency-Key."""
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             if "security" not in operation:
@@ -313,7 +312,9 @@ def _document_access(document: dict[str, Any]) -> None:
                 statuses += [413, 415]
             if method in ("post", "patch", "delete"):
                 statuses.append(409)
+            if any(one["name"].lower() == "if-match" for one in operation.get("parameters", ())):
+                statuses.append(412)
             for status, answer in problems(*statuses).items():
                 operation["responses"].setdefault(str(status), answer)
-            if method == "post":
+            if method in METHODS:
                 operation.setdefault("parameters", []).append(PARAMETER)

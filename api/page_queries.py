@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.api.errors import InvalidQuery
@@ -43,6 +44,7 @@ Token = Annotated[
 ]
 Text = Annotated[str, Field(max_length=200)]
 KnobText = Annotated[str, Field(pattern=rf"^{KNOB_NAME.pattern}:({KNOB_WORD.pattern})?$", max_length=101)]
+Moment = Annotated[datetime, AfterValidator(lambda moment: moment if moment.tzinfo else moment.replace(tzinfo=UTC))]
 Whole = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 if TYPE_CHECKING:
     CampaignSort = str
@@ -57,9 +59,39 @@ def _any_of(description: str) -> Any:
     return Field(default_factory=list, max_length=MAX_VALUES, description=f"Only {description}; repeated: any of.")
 
 
+_AFTER, _BEFORE = (
+    Field(None, description=f"A time by RFC 3339, or a date, in UTC: only what was so {end}.")
+    for end in ("then or later", "then or earlier")
+)
+
+
+def _ends(keys: Sequence[str], times: Sequence[str]) -> list[tuple[str, str, str]]:
+    """Each number or time with the names of its limits."""
+    numbers = [(key, f"min_{key}", f"max_{key}") for key in keys]
+    return numbers + [(f"{time}_at", f"{time}_after", f"{time}_before") for time in times]
+
+
+_CAMPAIGN_ENDS, _TRIAL_ENDS = _ends(["devices"], ["created", "updated"]), _ends(SORT_KEYS, ["finished"])
+
+
+def _limits(query: BaseModel, ends: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+    """at_least and at_most. Raises InvalidQuery for those that leave nothing."""
+    least: dict[str, float] = {}
+    most: dict[str, float] = {}
+    for key, low, high in ends:
+        for limits, end in ((least, getattr(query, low)), (most, getattr(query, high))):
+            if end is not None:
+                limits[key] = end.timestamp() if isinstance(end, datetime) else end
+        if key in least and key in most and least[key] > most[key]:
+            given = f"which is {getattr(query, high)}, not {getattr(query, low)}"
+            raise InvalidQuery([Problem(low, f"must be at most {high}, {given}")])
+    return {"at_least": least, "at_most": most}
+
+
 class CampaignQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
+    view: Literal["full", "brief"] = Field("full", description="Whole campaigns, or one line for each.")
     state: list[CampaignState] = _any_of("campaigns in this state")
     owner: Text | None = Field(None, description="Only campaigns that this token created; empty: the command line.")
     project: Text | None = Field(None, description="Only campaigns of this project; empty: of none.")
@@ -67,6 +99,12 @@ class CampaignQuery(BaseModel):
     model: Text | None = Field(None, description="Only campaigns of the model with this name.")
     cluster: Text | None = Field(None, description="Only campaigns on the cluster with this name.")
     tag: Text = Field("", description="Only campaigns with this tag.")
+    created_after: Moment | None = _AFTER
+    created_before: Moment | None = _BEFORE
+    updated_after: Moment | None = _AFTER
+    updated_before: Moment | None = _BEFORE
+    min_devices: Whole | None = Field(None, description="Only campaigns on so many devices or more.")
+    max_devices: Whole | None = Field(None, description="Only campaigns on so many devices or fewer.")
     sort: CampaignSort = Field("-created_at", description="With a leading -: the largest first.")
     page_size: int = Field(50, ge=1, le=MAX_PER_PAGE, description="Most entries on this page.")
     page_token: Token | None = None
@@ -74,13 +112,14 @@ class CampaignQuery(BaseModel):
     @property
     def question(self) -> str:
         """What a page token is good for."""
-        return f"campaigns {self.model_dump_json(exclude={'page_size', 'page_token'})}"
+        return f"campaigns {self.model_dump_json(exclude={'view', 'page_size', 'page_token'})}"
 
     def wanted(self) -> CampaignsWanted:
         """The page and one entry more, which tells whether there is a next one. Raises InvalidQuery."""
         return CampaignsWanted(
             order=Order(CampaignKey(self.sort.removeprefix("-")), self.sort.startswith("-")),
-            **self.model_dump(exclude={"sort", "page_size", "page_token"}),
+            **self.model_dump(include={"state", "owner", "project", "name", "model", "cluster", "tag"}),
+            **_limits(self, _CAMPAIGN_ENDS),
             after=None if self.page_token is None else _cursor(self.question, self.page_token),
             limit=self.page_size + 1,
         )
@@ -107,7 +146,8 @@ class _TrialFilters(BaseModel):
     )
 
 
-# With a filter for each axis of a plan.
+_Number = Annotated[float, Field(allow_inf_nan=False)] | None
+# With a filter for each axis of a plan, and limits of each number that trials are sorted by.
 if TYPE_CHECKING:
     _PlanFilters = _TrialFilters
 else:
@@ -118,10 +158,17 @@ else:
             axis.name: (list[Whole if axis.kind is int else axis.kind], _any_of("plans with this value"))
             for axis in AXES
         },
+        **{
+            f"{end}_{key}": (_Number, Field(None, description=f"Only trials with a {key} {words} this."))
+            for key in SORT_KEYS
+            for end, words in (("min", "of at least"), ("max", "of at most"))
+        },
     )
 
 
 class TrialQuery(_PlanFilters):
+    finished_after: Moment | None = _AFTER
+    finished_before: Moment | None = _BEFORE
     sort: TrialSort = Field("number", description="With a leading -: the largest first. What lacks it comes last.")
     page_size: int = Field(100, ge=1, le=MAX_LISTED, description="Most entries on this page; 500 of whole trials.")
     page_token: Token | None = None
@@ -147,6 +194,7 @@ class TrialQuery(_PlanFilters):
             **self.model_dump(include={"verdict", "state", "origin", "failure", "number"}),
             plan=self.model_dump(include=set(PLAN_FIELDS)),
             knobs=knobs_named(self.knob),
+            **_limits(self, _TRIAL_ENDS),
             after=after,
             limit=self.page_size + 1,
         )

@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parent / "static"
 METHODS = ("GET", "HEAD")
 # Files with a hash of their content in their name, which never change under it.
 HASHED = "/assets/"
+PAGES = {"/": "/index.html", "/docs": "/docs.html"}
 FOR_EVER = "public, max-age=31536000, immutable"
 ASK_FIRST = "no-cache"
 # The endings of files that were compressed when they were built, by encoding, best first.
@@ -57,7 +58,8 @@ class Dashboard:
             for file in folder.rglob("*")
             if file.is_file() and file.suffix not in COMPRESSED.values()
         }
-        self._files["/"] = self._files["/index.html"]
+        # No slash after it: addresses in the page are relative to the root.
+        self._files |= {short: self._files[file] for short, file in PAGES.items() if file in self._files}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         forms = self._files.get(_path(scope)) if scope["type"] == "http" else None
@@ -83,8 +85,8 @@ def has_version(request: Headers, etag: str) -> bool:
 
 
 async def not_built(scope: Scope, receive: Receive, send: Send) -> None:
-    """`/` says how to build the dashboard; nothing else is there."""
-    if scope["type"] != "http" or _path(scope) != "/" or scope["method"] not in METHODS:
+    """`/` and `/docs` say how to build the dashboard; nothing else is there."""
+    if scope["type"] != "http" or _path(scope) not in PAGES or scope["method"] not in METHODS:
         raise HTTPException(404)
     await HTMLResponse(NOT_BUILT, headers={"Cache-Control": ASK_FIRST})(scope, receive, send)
 

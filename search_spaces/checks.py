@@ -175,7 +175,7 @@ class Text:
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
         """As `Limit` does."""
         limits = {"pattern": self.pattern, "minLength": self.least, "maxLength": self.most}
-        return {**handler(core), **{word: limit for word, limit in limits.items() if limit is not None}}
+        return {**handler(core), **{word: limit for word, limit in limits.items() if limit not in (None, "")}}
 
 
 Name = Annotated[str, Text(r"\S", "have 1 to 100 characters", 1, 100)]

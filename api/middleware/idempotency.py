@@ -1,4 +1,4 @@
-"""Idempotency-Key on a POST: the same request sent again gets the same answer, and nothing is done twice.
+"""Idempotency-Key on a POST or PATCH: the same request sent again gets the same answer, and nothing is done twice.
 
 An answer is kept for a day. Where nothing was done (the statuses NOTHING_DONE), the key may be used again. A request
 that was cut off, by a defect or the death of its process, is answered at the next attempt.
@@ -29,6 +29,7 @@ from meshtune.tuner.store.access import Busy, Claim, KeptAnswer, Keys
 
 log = logging.getLogger(__name__)
 HEADER = "Idempotency-Key"
+METHODS = ("post", "patch")
 REPLAYED = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,200}")
 _KEPT_HEADERS = (b"content-type", b"location", b"etag")
@@ -53,7 +54,7 @@ class Idempotency:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller: Token | None = scope.get("state", {}).get("caller")
-        if scope["type"] != "http" or scope["method"] != "POST" or caller is None:
+        if scope["type"] != "http" or scope["method"].lower() not in METHODS or caller is None:
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
-from meshtune.api.dependencies import CallerHandle, ServiceHandle, administers, reads
+from meshtune.api.dependencies import AfterId, CallerHandle, PageSize, ServiceHandle, administers, reads
 from meshtune.tuner.access.tokens import Quotas, Scope, Used
 from meshtune.tuner.results.quantities import optional_time, rfc3339
 from meshtune.tuner.results.views import view_of
@@ -46,7 +45,7 @@ class AuditEntryView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPage:
     entries: list[AuditEntryView]
-    next_after: int | None
+    next_page_token: str | None
 
 
 @router.get("/whoami", dependencies=[reads])
@@ -65,13 +64,14 @@ def whoami(caller: CallerHandle, service: ServiceHandle) -> WhoamiView:
 @router.get("/audit", dependencies=[administers])
 def list_audit(
     service: ServiceHandle,
-    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only entries with larger ids.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: AfterId = 0,
+    page_size: PageSize = 100,
+    page_token: AfterId = 0,
 ) -> AuditPage:
     """Who did what, in order: all that changed something, and what was refused for want of a token or a scope."""
-    entries = service.access.audit(after=after, limit=limit + 1)
-    shown = entries[:limit]
+    entries = service.access.audit(after=max(after, page_token), limit=page_size + 1)
+    shown = entries[:page_size]
     return AuditPage(
         entries=[view_of(AuditEntryView, record, at=rfc3339(record.at)) for record in shown],
-        next_after=shown[-1].id if len(entries) > limit else None,
+        next_page_token=str(shown[-1].id) if len(entries) > page_size else None,
     )

@@ -12,12 +12,14 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, respond
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, etag_of, respond
 from meshtune.api.dependencies import (
+    AfterId,
     CallerHandle,
     CampaignId,
     ChangeableId,
     DriverHandle,
+    PageSize,
     PermittedSpec,
     ServiceHandle,
     SpecDocument,
@@ -69,12 +71,13 @@ def show_campaign(campaign: Campaign, service: Service, driver: Driver, cache: C
 
 
 async def shower_of(
-    service: ServiceHandle, driver: DriverHandle, cache: CacheHandle, caller: CallerHandle
+    service: ServiceHandle, driver: DriverHandle, cache: CacheHandle, caller: CallerHandle, response: Response
 ) -> Callable[[Campaign], CampaignView]:
-    """What shows a campaign to a caller that moved it: without its spec to one that may not read."""
+    """What shows a campaign, with its ETag, to a caller that moved it: without its spec to one that may not read."""
 
     def show(campaign: Campaign) -> CampaignView:
         view = show_campaign(campaign, service, driver, cache)
+        response.headers["ETag"] = etag_of(json_of(view), view.version)
         return view if caller.may(Scope.READ) else replace(view, spec={})
 
     return show
@@ -83,7 +86,7 @@ async def shower_of(
 ShowCampaign = Annotated[Callable[[Campaign], CampaignView], Depends(shower_of)]
 
 
-@router.get("/campaigns", response_model=views.CampaignPage, dependencies=[reads], responses=NOT_MODIFIED)
+@router.get("/campaigns", response_model=views.CampaignsAnswer, dependencies=[reads], responses=NOT_MODIFIED)
 def list_campaigns(
     request: Request,
     query: Annotated[CampaignQuery, Query()],
@@ -93,7 +96,7 @@ def list_campaigns(
     cache: CacheHandle,
 ) -> Response:
     """The campaigns that the caller may read, newest first unless `sort` says otherwise, each with what became of its
-    trials."""
+    trials, or, with view=brief, one line."""
     troubles = dict(driver.troubles)
     stamps = service.pages.stamps(query.wanted(), caller)
     shown = stamps[: query.page_size]
@@ -102,7 +105,7 @@ def list_campaigns(
     answer = cache.get(
         ("campaigns", None if caller.reads_all else caller.sha256, request.url.query),
         (tuple(versions.items()), token),
-        lambda: answer_of(_page(service, driver, cache, versions, token)),
+        lambda: answer_of(_page(service, driver, cache, query.view, versions, token)),
     )
     return respond(request, answer)
 
@@ -113,18 +116,21 @@ def get_campaign(
 ) -> Response:
     """One campaign, with what became of its trials."""
     view = show_campaign(service.current(campaign_id), service, driver, cache)
-    return respond(request, answer_of(json_of(view)))
+    return respond(request, answer_of(json_of(view), version=view.version))
 
 
 @router.get("/campaigns/{campaign_id}/events", dependencies=[reads])
 def list_events(
     campaign_id: CampaignId,
     service: ServiceHandle,
-    after: Annotated[int, Query(ge=0, le=2**63 - 1, description="Only events with larger ids.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> list[views.EventView]:
+    after: AfterId = 0,
+    page_size: PageSize = 100,
+    page_token: AfterId = 0,
+) -> views.EventPage:
     """What happened, in order."""
-    return [views.event_view(event) for event in service.events(campaign_id, after=after, limit=limit)]
+    events = service.events(campaign_id, after=max(after, page_token), limit=page_size + 1)
+    shown = [views.event_view(event) for event in events[:page_size]]
+    return views.EventPage(events=shown, next_page_token=str(shown[-1].id) if len(events) > page_size else None)
 
 
 @router.post(
@@ -207,17 +213,23 @@ def limited(document: object, spec: CampaignSpec, basis: Basis) -> tuple[Campaig
 
 
 def _page(
-    service: Service, driver: Driver, cache: CampaignCache, versions: Mapping[str, Version], token: str | None
+    service: Service,
+    driver: Driver,
+    cache: CampaignCache,
+    view: str,
+    versions: Mapping[str, Version],
+    token: str | None,
 ) -> bytes:
-    """The JSON of a CampaignPage, in which only campaigns that have changed are rendered anew."""
+    """The JSON of a page, in which only campaigns that have changed are rendered anew."""
 
     def rendered(id: str) -> bytes:
-        return json_of(show_campaign(service.campaign(id), service, driver, cache))
+        shown = show_campaign(service.campaign(id), service, driver, cache)
+        return json_of(views.campaign_brief(shown) if view == "brief" else shown)
 
     shown, wrong = [], []
     for id, version in versions.items():
         try:
-            shown.append(cache.get((id, "listed"), version, partial(rendered, id)))
+            shown.append(cache.get((id, view), version, partial(rendered, id)))
         except Unreadable as error:
             wrong.append(str(error))
     rest = json.dumps({"next_page_token": token, "unreadable": wrong}).encode()

@@ -75,6 +75,7 @@ class ClusterEntry:
 class PresetsView:
     models: list[ModelEntry]
     clusters: list[ClusterEntry]
+    next_page_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +111,7 @@ class ExampleView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamplesView:
     examples: list[ExampleView]
+    next_page_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +179,13 @@ class RunnerView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnersView:
     runners: list[RunnerView]
+    next_page_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationsView:
     calibrations: list[CalibrationView]
+    next_page_token: str | None = None
 
 
 @router.get("/presets")

@@ -3,7 +3,7 @@ by hand, plans that are measured once more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import yaml
@@ -13,9 +13,11 @@ from starlette.concurrency import run_in_threadpool
 from meshtune.api.dependencies import (
     CampaignId,
     ChangeableId,
+    OwnedId,
     ServiceHandle,
     SpecDocument,
     TrialNumber,
+    Versions,
     launches,
     optional_document,
     reads,
@@ -30,7 +32,7 @@ from meshtune.tuner.campaign.spec import document_of, space_of
 from meshtune.tuner.service.changing import legal_plan
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import CampaignView
-from meshtune.tuner.service.views.trials import TrialView, trial_view
+from meshtune.tuner.service.views.trials import TrialPage, TrialView, trial_view
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
 _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": {"schema": SPEC_REFERENCE}}}}
@@ -38,17 +40,18 @@ _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": 
 
 @router.patch("/campaigns/{campaign_id:id}", dependencies=[launches], openapi_extra=DETAILS_BODY)
 def change_campaign(
-    campaign_id: ChangeableId, changes: SpecDocument, service: ServiceHandle, show: ShowCampaign
+    campaign_id: OwnedId, versions: Versions, changes: SpecDocument, service: ServiceHandle, show: ShowCampaign
 ) -> CampaignView:
     """Change its name, tags, notes, budget or limits of trials: the body is laid over them as RFC 7396 has it, so null
     lifts a limit. A campaign that is complete goes on where its new budget leaves room. What drives it takes the change
     at once."""
-    return show(_changed(service, campaign_id, changes))
+    return show(_changed(service, campaign_id, changes, versions))
 
 
 @router.post("/campaigns/{campaign_id}:resume", dependencies=[launches], openapi_extra=RESUME_BODY)
 def resume_campaign(
-    campaign_id: ChangeableId,
+    campaign_id: OwnedId,
+    versions: Versions,
     changes: Annotated[object, Depends(optional_document)],
     service: ServiceHandle,
     show: ShowCampaign,
@@ -57,7 +60,7 @@ def resume_campaign(
     goes on, too; `trial` has other limits of trials."""
     if changes and (not isinstance(changes, Mapping) or not set(changes) <= {"budget", "trial"}):
         raise InvalidBody([Problem("", "must be an object with the keys budget and trial, or empty")])
-    return show(_changed(service, campaign_id, changes or {}, resume=True))
+    return show(_changed(service, campaign_id, changes or {}, versions, resume=True))
 
 
 @router.get("/campaigns/{campaign_id}/spec.yaml", dependencies=[reads], response_class=Response, responses=_YAML)
@@ -96,11 +99,13 @@ def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: Service
 
 
 @router.post("/campaigns/{campaign_id}:revalidate", status_code=202, dependencies=[launches])
-def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> list[TrialView]:
+def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> TrialPage:
     """As `:rerun`, of the baseline and the recommended plan in one round; where these are one, of the best other."""
-    return [trial_view(trial) for trial in service.changing.revalidate(campaign_id)]
+    return TrialPage(trials=list(map(trial_view, service.changing.revalidate(campaign_id))))
 
 
-def _changed(service: Service, campaign_id: str, changes: object, *, resume: bool = False) -> Campaign:
+def _changed(
+    service: Service, campaign_id: str, changes: object, versions: Sequence[str], *, resume: bool = False
+) -> Campaign:
     with problems_as(InvalidBody, of=Mistaken):
-        return service.changing.change(campaign_id, changes, resume=resume)
+        return service.changing.change(campaign_id, changes, resume=resume, versions=versions)

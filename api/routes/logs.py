@@ -46,6 +46,7 @@ class LogsView:
     """The logs of one attempt; none where its folder was pruned."""
 
     files: list[LogView]
+    next_page_token: str | None = None
 
 
 @router.get("/logs")

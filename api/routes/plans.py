@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.dependencies import CampaignId, Nodes, PermittedSpec, SpecDocument, launches, reads, require_permitted
+from meshtune.api.dependencies import CampaignId, Nodes, PermittedSpec, SpecDocument, reads, require_permitted
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
 from meshtune.api.openapi import FIT_BODY, IMPORT_BODY, KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
 from meshtune.api.worker_pool import (
@@ -106,7 +106,7 @@ async def judge_fit(request: Request, document: SpecDocument, pool: PoolHandle) 
         return await pool.run(caller.sha256 if caller else "", FEW_COMBINATIONS + 1, answer, words)
 
 
-@router.post("/imports", dependencies=[launches], openapi_extra=IMPORT_BODY)
+@router.post("/imports", openapi_extra=IMPORT_BODY)
 async def import_script(document: SpecDocument, asked: AskedHandle) -> ImportedSpec:
     """The spec that a launch script, a command line or a program's configuration comes to: its setting is the baseline.
     Nothing is started or kept, and no file is read but those in the body."""

@@ -25,7 +25,7 @@ function compressed(): Plugin {
         writeFileSync(join(dir, `${name}.br`), brotliCompressSync(whole));
       }
       const files = Object.values(bundle);
-      const first = files.filter((one) => (one.type === "chunk" ? one.isEntry : /\.(js|css)$/.test(one.fileName)));
+      const first = files.filter((one) => (one.type === "chunk" ? one.isEntry : /\.(js|css)$/.test(one.fileName) && !/(docs|swagger)-/.test(one.fileName)));
       for (const part of files) {
         if (part.type !== "chunk" || !(part.isEntry || part.isDynamicEntry)) continue;
         const names = new Set([...first.map(({ fileName }) => fileName), ...part.imports, part.fileName]);
@@ -33,6 +33,34 @@ function compressed(): Plugin {
         console.log(`a page of ${part.name}: ${sum} bytes packed, ${PAGE_BYTES} at the most`);
         if (sum > PAGE_BYTES) throw new Error(`a page of ${part.fileName} weighs ${sum - PAGE_BYTES} bytes too much`);
       }
+    },
+  };
+}
+
+/** What the page of the REST API may weigh beside the dashboard, as gzip packs it. */
+const DOCS_BYTES = 520_000;
+
+/** docs.html, the OpenAPI document for people: Swagger UI, as it is but for pictures in its looks, which our policy bars. */
+function docs(): Plugin {
+  const read = (place: string) => readFileSync(new URL(place, import.meta.url), "utf8");
+  return {
+    name: "docs",
+    apply: "build",
+    generateBundle() {
+      const looks = read("node_modules/swagger-ui-dist/swagger-ui.css").replace(/url\((["']?)data:.*?\1\)/g, "none").replace(/\n?\/\*# sourceMappingURL.*/, "");
+      const parts = { STYLE: ["docs.css", looks], BUNDLE: ["swagger-ui.js", read("node_modules/swagger-ui-dist/swagger-ui-bundle.js").replace(/\n\/\/# sourceMappingURL.*/, "")], START: ["docs.js", read("docs/start.js")] };
+      let page = read("docs/docs.html");
+      let bytes = 0;
+      for (const [word, [name, source]] of Object.entries(parts)) {
+        const id = this.emitFile({ type: "asset", name, source });
+        page = page.replace(word, this.getFileName(id));
+        bytes += gzipSync(source).length;
+      }
+      this.emitFile({ type: "asset", fileName: "docs.html", source: page });
+      const licenses = ["LICENSE", "NOTICE", "swagger-ui-bundle.js.LICENSE.txt"].map((name) => read(`node_modules/swagger-ui-dist/${name}`));
+      this.emitFile({ type: "asset", fileName: "swagger-ui-licenses.txt", source: licenses.join("\n\n") });
+      console.log(`the page of the REST API: ${bytes} bytes packed, ${DOCS_BYTES} at the most`);
+      if (bytes > DOCS_BYTES) throw new Error(`the page of the REST API weighs ${bytes - DOCS_BYTES} bytes too much`);
     },
   };
 }
@@ -78,7 +106,7 @@ function asked(): Plugin {
 // base "./": the service may lie behind any path prefix. `npm run dev` asks the service that MESHTUNE_URL names.
 export default defineConfig({
   base: "./",
-  plugins: [called(), bare(), asked(), compressed()],
+  plugins: [called(), bare(), asked(), docs(), compressed()],
   oxc: { jsx: { runtime: "classic", pragma: "h", pragmaFrag: "Fragment" } },
   build: {
     outDir: OUT,

@@ -153,15 +153,17 @@ def test_events_are_told_in_order_and_from_any_point(client, create, drive):
     id = create()
     create()
     drive(id)
-    events = client.get(f"/v1/campaigns/{id}/events").json()
+    events = client.get(f"/v1/campaigns/{id}/events").json()["events"]
     assert [event["kind"] for event in events][:3] == ["campaign.created", "trial.planned", "trial.submitted"]
     assert events[-1]["kind"] == "campaign.completed"
     assert {event["campaign_id"] for event in events} == {id}
     ids = [event["id"] for event in events]
     assert ids == sorted(set(ids))
-    later = client.get(f"/v1/campaigns/{id}/events", params={"after": ids[2], "limit": 2}).json()
-    assert later == events[3:5]
-    assert client.get(f"/v1/campaigns/{id}/events", params={"after": 2**63 - 1}).json() == []
+    later = client.get(f"/v1/campaigns/{id}/events", params={"after": ids[2], "page_size": 2}).json()
+    assert later == {"events": events[3:5], "next_page_token": str(ids[4])}
+    rest = client.get(f"/v1/campaigns/{id}/events", params={"page_token": later["next_page_token"]}).json()
+    assert rest == {"events": events[5:], "next_page_token": None}
+    assert client.get(f"/v1/campaigns/{id}/events", params={"after": 2**63 - 1}).json()["events"] == []
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ BAD_PARAMETERS = {
     "/v1/campaigns/demo-1/trials?colour=red": "/query/colour",
     "/v1/campaigns/demo-1/best?top=0": "/query/top",
     "/v1/campaigns/demo-1/events?after=9223372036854775808": "/query/after",
-    "/v1/campaigns/demo-1/events?limit=1001": "/query/limit",
+    "/v1/campaigns/demo-1/events?page_size=1001": "/query/page_size",
 }
 
 

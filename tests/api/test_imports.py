@@ -116,8 +116,10 @@ def test_a_mistake_names_its_field_and_the_next_step(shared_client, problem, bod
         assert "Next:" in told["errors"][0]["detail"]
 
 
-def test_it_needs_the_scope_launch(client, token, problem):
+def test_it_needs_the_scope_read_alone(client, token, problem):
     shown = client.post("/v1/imports", json={"script": TRAINER}, headers=token("reader", Scope.READ))
+    assert shown.status_code == 200, shown.text
+    shown = client.post("/v1/imports", json={"script": TRAINER}, headers=token("launcher", Scope.LAUNCH))
     problem(shown, 403, "/problems/scope-missing")
 
 

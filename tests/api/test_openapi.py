@@ -126,7 +126,7 @@ def test_every_route_but_those_of_health_and_fit_says_that_it_needs_a_token(docu
             assert [list(entry) for entry in operation["security"]] == [["token"]], (method, path)
             assert {"401", "403", "429"} <= set(operation["responses"]), (method, path)
             headers = {each["name"] for each in operation.get("parameters", []) if each["in"] == "header"}
-            assert ("Idempotency-Key" in headers) == (method == "post"), path
+            assert ("Idempotency-Key" in headers) == (method in ("post", "patch")), path
 
 
 def test_every_example_of_a_body_keeps_its_schema(document):

@@ -102,7 +102,7 @@ def test_a_campaign_and_its_stream_go_on_without_gap_or_double_after_the_server_
     assert [trial["verdict"] for trial in trials] == ["ok"] * 3, trials
     assert [len(trial["attempts"]) for trial in trials] == [1, 1, 1]
     assert len({trial["plan_key"] for trial in trials}) == 3
-    kinds = [event["kind"] for event in service.call("GET", f"/v1/campaigns/{id}/events")]
+    kinds = [event["kind"] for event in service.call("GET", f"/v1/campaigns/{id}/events")["events"]]
     assert kinds.count("trial.submitted") == 3
     assert kinds[-1] == "campaign.completed"
     with Store.open(Home(service.home).database_url) as store:

@@ -26,6 +26,14 @@ def built(app, tmp_path) -> FastAPI:
     return app
 
 
+def test_the_page_of_the_api_is_served_or_said_to_be_not_built(built, app, tmp_path):
+    (tmp_path / "static" / "docs.html").write_text("the REST API")
+    static_files.install(built, tmp_path / "static")
+    assert TestClient(built).get("/docs").text == "the REST API"
+    static_files.install(app, tmp_path)
+    assert "is not built" in TestClient(app).get("/docs").text
+
+
 def test_the_page_needs_no_token_and_is_asked_for_again(built):
     response = TestClient(built).get("/")
     assert response.text == PAGE

@@ -64,7 +64,7 @@ def test_one_unreadable_campaign_is_named_and_the_others_are_listed(service, ids
     assert f"campaign {bad}" in [words.partition(" is stored as ")[0] for words in page["unreadable"]]
     status, problem = service.ask("GET", f"/v1/campaigns/{bad}")
     assert (status, problem["type"]) == (409, "/problems/unreadable")
-    assert service.call("GET", f"/v1/campaigns/{bad}/events")
+    assert service.call("GET", f"/v1/campaigns/{bad}/events")["events"]
     shown = command(service, "show", "--all")
     assert (shown.returncode, good in shown.stdout, f"campaign {bad} is stored as" in shown.stderr) == (0, True, True)
     checked = command(service, "db", "check")
@@ -149,7 +149,7 @@ def test_unreadable_events_end_no_service_and_no_campaign(service: ServiceLab, i
     for id in (campaign, ids[0]):
         run(service, news, id=id)
     service.wait_state(campaign, "completed")
-    assert {} in [event["data"] for event in service.call("GET", f"/v1/campaigns/{ids[0]}/events")]
+    assert {} in [event["data"] for event in service.call("GET", f"/v1/campaigns/{ids[0]}/events")["events"]]
     service.completed(simulated(budget={"trials": 2}, confirm=0))  # the reader of events is alive
 
 

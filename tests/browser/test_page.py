@@ -199,6 +199,24 @@ def test_a_campaign_is_edited_found_by_its_tag_extended_and_tried_by_hand(page, 
     page.get_by_test_id("tab-about").click()
     expect(page.get_by_test_id("notes")).to_contain_text("For the figure of section 4.")
 
+    # Somebody else is faster: nothing is written, nothing typed is lost, and saving again is meant.
+    other = f"/v1/campaigns/{id}"
+    more.locator("summary").click()
+    more.get_by_role("button", name=re.compile("extend the budget")).click()
+    dialog.get_by_label("Tags").fill("paper, h100, mine")
+    dialog.get_by_label("Notes").fill("A long note.")
+    service.call("PATCH", other, {"tags": ["theirs"], "name": "by another"})
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Somebody else has changed this campaign")
+    expect(dialog.get_by_role("alert").get_by_role("listitem")).to_have_text(["name: by another", "tags: theirs"])
+    assert service.call("GET", other)["tags"] == ["theirs"]
+    expect(dialog.get_by_label("Notes")).to_have_value("A long note.")
+    expect(dialog.get_by_label("Tags")).to_have_value("paper, h100, mine")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_be_hidden()
+    now = service.call("GET", other)
+    assert (now["name"], now["tags"], now["notes"]) == ("by another", ["paper", "h100", "mine"], "A long note.")
+
     # A second run, as a trial of the campaign.
     go(page, service, f"campaigns/{id}/trials/0")
     page.get_by_role("button", name="Measure again").click()

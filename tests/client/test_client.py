@@ -45,7 +45,9 @@ def test_lists_are_whole_and_filters_are_the_services(service, client, done):
     assert [trial.origin for trial in again] == ["confirmation"] * 2
     assert again[0].number > again[1].number
     events = campaign.events()
-    assert [plain(event) for event in events] == service.call("GET", f"/v1/campaigns/{done}/events?limit=1000")
+    assert [plain(event) for event in events] == service.call("GET", f"/v1/campaigns/{done}/events?page_size=1000")[
+        "events"
+    ]
     assert campaign.events(after=events[-3].id) == events[-2:]
     assert client.campaign(done).view in [one.view for one in client.campaigns(name="client", states=["completed"])]
     assert client.campaigns(name="nothing is called so") == []

@@ -9,9 +9,10 @@ import pytest
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import FAILED, Measurement, Outcome, Verdict
+from meshtune.search_spaces.model import NO_MODEL
 from meshtune.search_spaces.plan import Plan, Recompute
 from meshtune.tuner.access.tokens import Ownership, Rights, Scope, Token
-from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.listing import (
     DEVICE_SECONDS,
     NUMBER,
@@ -23,12 +24,13 @@ from meshtune.tuner.campaign.listing import (
     TrialKey,
     TrialsWanted,
 )
-from meshtune.tuner.campaign.objective import Objective, Yardstick
-from meshtune.tuner.campaign.spec import CampaignSpec
+from meshtune.tuner.campaign.objective import Objective, yardstick_of
+from meshtune.tuner.campaign.spec import Backend, CampaignSpec
 from meshtune.tuner.campaign.trial import Choice, Origin, Trial, TrialState
 from meshtune.tuner.results.quantities import QUANTITIES, SORT_KEYS, numbers_of
 from meshtune.tuner.store import NotFound, Store
 
+WORKLOAD = Backend(kind="torch", options={"dtype": "bfloat16"})
 LONG_LOG = "a line of a log\n" * 50
 
 
@@ -84,7 +86,7 @@ def random_history(store: Store, make, seed: int) -> None:
 
 
 def in_order(spec: CampaignSpec, trials: list[Trial], order: Order[TrialKey]) -> list[int]:
-    values, yardstick = {}, Yardstick(objective=Objective.STEP_TIME, model=spec.model)
+    values, yardstick = {}, yardstick_of(spec)
     for trial in trials:
         own = {NUMBER: trial.number, DEVICE_SECONDS: trial.device_s}
         values[trial.number] = {**own, **numbers_of(yardstick, trial.measurement, QUANTITIES)}[order.key]
@@ -94,16 +96,30 @@ def in_order(spec: CampaignSpec, trials: list[Trial], order: Order[TrialKey]) ->
     return known + [number for number, value in values.items() if value is None]
 
 
+def with_workload(store: Store, **changes: object) -> CampaignSpec:
+    """The spec of c1 with a workload that computes in bfloat16, and these changes."""
+
+    def change(campaign: Campaign, _: object) -> Campaign:
+        return replace(
+            campaign, spec=replace(campaign.spec, workload=WORKLOAD, objective=Objective.STEP_TIME, **changes)
+        )
+
+    return store.change_campaign("c1", change, now=1.0).spec
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_pages_in_every_order_are_the_trials_in_that_order(store: Store, make, seed: int):
     random_history(store, make, seed)
+    cluster = make.campaign().spec.cluster
+    no_peak = replace(cluster, device=replace(cluster.device, peak_flops={}))
+    spec = with_workload(store, **({}, {"model": NO_MODEL}, {"cluster": no_peak})[seed])
     trials = store.trials("c1")
     for order in [Order(key, descending) for key in SORT_KEYS for descending in (False, True)]:
         found, after = [], None
         while page := store.pages.trials("c1", TrialsWanted(order=order, after=after, limit=5)):
             found += [trial for _, trial, _ in page]
             after = Cursor(page[-1][2], page[-1][0])
-        assert [trial.number for trial in found] == in_order(make.campaign().spec, trials, order), order
+        assert [trial.number for trial in found] == in_order(spec, trials, order), order
         found.sort(key=lambda trial: trial.number)
         assert repr(found) == repr(trials)  # NaN is not equal to itself
 
@@ -162,7 +178,7 @@ def test_an_overview_counts_what_the_whole_trials_say_and_has_the_first_of_an_or
     device_s = sum(trial.plan.world_size * attempt.running_s for trial in trials for attempt in trial.attempts)
     assert sum(tally.device_s for tally in found.tallies) == pytest.approx(device_s)
     ranked = [trial for trial in trials if trial.measurement and trial.origin is not Origin.CONFIRMATION]
-    assert found.first == in_order(make.campaign().spec, ranked, order)[:3]
+    assert found.first == in_order(with_workload(store), ranked, order)[:3]
     again = {trial.plan for trial in trials if trial.origin is Origin.CONFIRMATION}
     wanted = [
         listed(trial)
@@ -198,6 +214,22 @@ FILTERS = {
         lambda trial: trial.plan.recompute is Recompute.FULL and not trial.plan.sequence_parallel,
     ),
 }
+
+
+def test_limits_of_each_number_leave_the_trials_within_and_none_that_lack_it(store: Store, make):
+    random_history(store, make, 0)
+    yardstick, trials = yardstick_of(with_workload(store)), store.trials("c1")
+    for key in SORT_KEYS:
+        values = {}
+        for trial in trials:
+            own = {NUMBER: trial.number, DEVICE_SECONDS: trial.device_s}
+            values[trial.number] = {**own, **numbers_of(yardstick, trial.measurement, QUANTITIES)}[key]
+        known = sorted(value for value in values.values() if value is not None)
+        low, high = known[len(known) // 3], known[2 * len(known) // 3]
+        wanted = TrialsWanted(at_least={key: low}, at_most={key: high})
+        found = [trial.number for _, trial, _ in store.pages.trials("c1", wanted)]
+        assert found == [number for number, value in values.items() if value is not None and low <= value <= high], key
+        assert found
 
 
 def test_filters_leave_the_trials_that_fit(store: Store, make):

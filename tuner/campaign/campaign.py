@@ -90,9 +90,6 @@ class Campaign:
     lessons: tuple[Lesson, ...] = ()
     # The name of the token that created it, empty for the command line. Who reads it: `tuner.access.tokens.Rights`.
     owner: str = ""
-    # By people, for people (`tuner.campaign.changes`).
-    tags: tuple[str, ...] = ()
-    notes: str = ""
 
     @property
     def simulated(self) -> bool:

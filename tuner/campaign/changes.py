@@ -8,20 +8,17 @@ alone ends that search (`stop.chance` becomes 0). What was cancelled or has fail
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
-from meshtune.search_spaces.checks import Checks, Closed, Name, UserError
+from meshtune.search_spaces.checks import Closed, Name, UserError
 from meshtune.tuner.campaign.calibration import CALIBRATION
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
 from meshtune.tuner.campaign.decide import time_spent
 from meshtune.tuner.campaign.second_runs import next_turn, planned_runs
-from meshtune.tuner.campaign.spec import Budget, CampaignSpec, TrialLimits
+from meshtune.tuner.campaign.spec import Budget, CampaignSpec, Notes, Tags, TrialLimits
 from meshtune.tuner.campaign.trial import Trial, first_runs
-
-MAX_TAGS, MAX_NOTES = 20, 10_000
-TAG = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
 
 
 class CannotChange(UserError):
@@ -29,24 +26,36 @@ class CannotChange(UserError):
     another. The message has the numbers."""
 
 
+class VersionConflict(UserError):
+    """Somebody else has changed the campaign since: read it and decide again. The message has both versions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignDetails(Closed):
-    """The parts of a campaign that may be changed. tags: each once, in their order. notes: plain text."""
+    """The parts of a campaign that may be changed, as its spec has them."""
 
     name: Name
     budget: Budget
     trial: TrialLimits = field(default_factory=TrialLimits)
-    tags: tuple[str, ...] = ()
-    notes: str = ""
+    tags: Tags = ()
+    notes: Notes = ""
 
-    def _check(self, checks: Checks) -> None:
-        for place, tag in enumerate(self.tags):
-            problem = f"must be 1 to 40 of a-z, 0-9, '.', '_' and '-', the first a letter or digit, not {tag[:60]!r}"
-            checks.require(TAG.fullmatch(tag) is not None, f"tags.{place}", problem)
-        checks.require(len(set(self.tags)) == len(self.tags), "tags", "must name each tag once")
-        checks.require(len(self.tags) <= MAX_TAGS, "tags", f"must be at most {MAX_TAGS}, not {len(self.tags)}")
-        problem = f"must have at most {MAX_NOTES} characters, not {len(self.notes)}"
-        checks.require(len(self.notes) <= MAX_NOTES, "notes", problem)
+
+def details_of(campaign: Campaign) -> CampaignDetails:
+    spec = campaign.spec
+    return CampaignDetails(name=spec.name, budget=spec.budget, trial=spec.trial, tags=spec.tags, notes=spec.notes)
+
+
+def version_of(campaign: Campaign) -> str:
+    """Another after each change of its details."""
+    return blake2b(repr(details_of(campaign)).encode(), digest_size=6).hexdigest()
+
+
+def require_version(campaign: Campaign, versions: Collection[str]) -> None:
+    """versions: any will do; empty: all do. Raises VersionConflict."""
+    if versions and (version := version_of(campaign)) not in versions:
+        known = ", ".join(each[:40] for each in versions)
+        raise VersionConflict(f"campaign {campaign.id} has the version {version} by now, not {known}: read it again")
 
 
 def extendable(campaign: Campaign) -> bool:
@@ -61,8 +70,9 @@ def changed(campaign: Campaign, details: CampaignDetails, trials: Sequence[Trial
     follow = details.trial.time_limit_follow and limit_s == before.time_limit_s
     trial = replace(details.trial, time_limit_s=limit_s, time_limit_follow=follow)
     spec = replace(campaign.spec, name=details.name, budget=details.budget, trial=trial)
+    spec = replace(spec, tags=details.tags, notes=details.notes)
     spec = replace(spec, budget=_followed(campaign, spec, len(first_runs(trials))))
-    altered = replace(campaign, spec=spec, tags=details.tags, notes=details.notes)
+    altered = replace(campaign, spec=spec)
     if details.budget == campaign.spec.budget:
         return altered
     if campaign.state is CampaignState.COMPLETED:

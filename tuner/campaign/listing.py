@@ -33,6 +33,7 @@ class CampaignKey(StrEnum):
 TrialKey = NewType("TrialKey", str)
 NUMBER, DEVICE_SECONDS = TrialKey("number"), TrialKey("device_seconds")
 STEP_TIME, TOKENS_PER_S_PER_DEVICE = TrialKey("step_time_s"), TrialKey("tokens_per_s_per_device")
+TFLOPS_PER_DEVICE, MFU = TrialKey("tflops_per_device"), TrialKey("mfu")
 Key = TypeVar("Key", CampaignKey, TrialKey)
 
 
@@ -52,7 +53,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignsWanted:
-    """One page of campaigns; what is empty or None filters nothing. name: a part of it, in any case."""
+    """One page of campaigns; what is empty or None filters nothing. name: a part of it, in any case. at_least, at_most:
+    of created_at and updated_at, in seconds, and of devices."""
 
     order: Order[CampaignKey] = Order(CampaignKey.CREATED_AT, descending=True)
     state: Collection[CampaignState] = ()
@@ -62,6 +64,8 @@ class CampaignsWanted:
     model: str | None = None
     cluster: str | None = None
     tag: str = ""
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    at_most: Mapping[str, float] = field(default_factory=dict)
     after: Cursor | None = None
     limit: int = 50
 
@@ -70,7 +74,8 @@ class CampaignsWanted:
 class TrialsWanted:
     """One page of a campaign's trials; what is empty filters nothing, of several values any will do. plan: values by
     the names of Plan's fields. knobs: values by the names of knobs, None where the knob is inactive; values that the
-    plan's key writes alike are alike, and equal numbers are."""
+    plan's key writes alike are alike, and equal numbers are. at_least, at_most: of what trials are sorted by, and of
+    finished_at, in seconds; what lacks the value is left out."""
 
     order: Order[TrialKey] = Order(NUMBER)
     verdict: Collection[Verdict] = ()
@@ -80,5 +85,7 @@ class TrialsWanted:
     number: Collection[int] = ()
     plan: Mapping[str, Collection[object]] = field(default_factory=dict)
     knobs: Mapping[str, tuple[KnobValue | None, ...]] = field(default_factory=dict)
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    at_most: Mapping[str, float] = field(default_factory=dict)
     after: Cursor | None = None
     limit: int = 100

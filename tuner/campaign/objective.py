@@ -113,11 +113,15 @@ class Yardstick:
         value = self.of(measurement) / (1 if self.objective.per_device else measurement.tokens_per_step)
         return -value if self.objective.smaller_is_better else value
 
+    @property
+    def flops_by_shapes(self) -> float | None:
+        """Of a token."""
+        return self.model.flops_per_token if self.model.known and not self.generates else None
+
     def tflops_per_device(self, measurement: Measurement, step_time_s: float) -> float | None:
         """By the job's own number of FLOPs per token, or by the model's shapes where the job reports none; None where
         neither is known."""
-        by_shapes = self.model.flops_per_token if self.model.known and not self.generates else None
-        flops = measurement.model_flops_per_token or by_shapes
+        flops = measurement.model_flops_per_token or self.flops_by_shapes
         return None if flops is None else flops * _tokens_per_s_per_device(measurement, step_time_s) / 1e12
 
     def mfu(self, measurement: Measurement, step_time_s: float) -> float | None:

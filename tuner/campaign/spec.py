@@ -6,18 +6,21 @@ Sections are independent values; rules between them (a legal space, a legal base
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+from pydantic import AfterValidator, WithJsonSchema
+
 from meshtune.runners.base import JobSpec
 from meshtune.runners.documents import plain
 from meshtune.runners.programs.workloads.base import JobRequest, Workload
 from meshtune.runners.programs.workloads.knobs import options
 from meshtune.runners.registry import create_workload
-from meshtune.search_spaces.checks import Checks, Closed, Limit, Name, Natural, Positive, Project, Share, Some
+from meshtune.search_spaces.checks import Checks, Closed, Limit, Name, Natural, Positive, Project, Share, Some, Text
 from meshtune.search_spaces.cluster import ClusterSpec
 from meshtune.search_spaces.columns import SpaceContext
 from meshtune.search_spaces.knob import Knob
@@ -30,6 +33,26 @@ from meshtune.tuner.campaign.objective import Objective
 
 # The word for a global batch that is searched.
 FREE = "free"
+MAX_TAGS, MAX_NOTES = 20, 10_000
+TAG = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
+
+
+def fit_tags(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """The same. Raises InvalidValue."""
+    checks = Checks()
+    for place, tag in enumerate(tags):
+        problem = f"must be 1 to 40 of a-z, 0-9, '.', '_' and '-', the first a letter or digit, not {tag[:60]!r}"
+        checks.require(TAG.fullmatch(tag) is not None, str(place), problem)
+    checks.require(len(set(tags)) == len(tags), "", "must name each tag once")
+    checks.require(len(tags) <= MAX_TAGS, "", f"must be at most {MAX_TAGS}, not {len(tags)}")
+    checks.done()
+    return tags
+
+
+_TAGS = {"type": "array", "items": {"type": "string", "pattern": TAG.pattern}, "maxItems": MAX_TAGS}
+# Each once, in their order.
+Tags = Annotated[tuple[str, ...], AfterValidator(fit_tags), WithJsonSchema(_TAGS)]
+Notes = Annotated[str, Text("", f"have at most {MAX_NOTES} characters", most=MAX_NOTES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +142,7 @@ class CampaignSpec(Closed):
     baseline by fresh jobs, before one is recommended; each at most confirm_rounds times. knobs: those of the
     spec and of its catalogs. accept: what a recommendation may do that it else may not. warm_start: the search may
     learn from earlier campaigns in the store, where it can. project: whose tokens share the campaign; empty for none,
-    and nothing to the search.
+    and nothing to the search. tags, notes: by people, for people; the store keeps them beside the spec.
     """
 
     name: Name = "campaign"
@@ -145,17 +168,19 @@ class CampaignSpec(Closed):
     confirm_rounds: Some = 14
     warm_start: bool = True
     project: Project = ""
+    tags: Tags = ()
+    notes: Notes = ""
 
     @property
     def accepts_numerics(self) -> bool:
         return Acceptance.NUMERICS in self.accept
 
 
-# The plain values at the top of a spec, with the limits of their annotations.
+# The plain values at the top of a spec, and its tags, with the limits of their annotations.
 SCALARS: Mapping[str, Any] = {
     name: hint
     for name, hint in get_type_hints(CampaignSpec, include_extras=True).items()
-    if getattr(hint, "__origin__", hint) in (str, int, bool, Objective)
+    if hint is Tags or getattr(hint, "__origin__", hint) in (str, int, bool, Objective)
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -15,8 +17,8 @@ from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
-from meshtune.tuner.client.errors import WaitedTooLong
-from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, get, json_of, place, post
+from meshtune.tuner.client.errors import Outdated, WaitedTooLong
+from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, Tries, get, json_of, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, Follower, step
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
@@ -25,8 +27,8 @@ from meshtune.tuner.results.quantities import TrialBrief
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView
 from meshtune.tuner.service.ask_tell import Completion, Suggestion, Suggestions
-from meshtune.tuner.service.views.campaigns import CampaignView, EventView
-from meshtune.tuner.service.views.trials import TrialBriefPage, TrialView
+from meshtune.tuner.service.views.campaigns import CampaignView, EventPage, EventView
+from meshtune.tuner.service.views.trials import TrialBriefPage, TrialPage, TrialView
 
 if TYPE_CHECKING:  # which needs Matplotlib
     from meshtune.tuner.client.plots import AsyncPlots, Plots
@@ -73,13 +75,21 @@ class CampaignCalls(Calls):
         states: Sequence[TrialState | str] = (),
         origins: Sequence[Origin | str] = (),
         failures: Sequence[Cause | str] = (),
+        at_least: Mapping[str, float] | None = None,
+        at_most: Mapping[str, float] | None = None,
+        finished_after: datetime | str | None = None,
+        finished_before: datetime | str | None = None,
         sort: str = "number",
         limit: int | None = None,
     ) -> Steps[list[TrialBrief]]:
-        """One line of numbers for each trial, those of any of these verdicts and so on. limit: so many at the most;
+        """One line of numbers for each trial, those of any of these verdicts and so on. at_least, at_most: numbers by
+        what trials are sorted by, such as {"mfu": 0.3}; those that lack it are left out. limit: so many at the most;
         None: all. `trial` has the rest of one, `record` of all."""
         named = {"verdict": verdicts, "state": states, "origin": origins, "failure": failures}
-        query = {**named, "sort": sort, "view": "brief"}
+        ends = {f"min_{name}": value for name, value in (at_least or {}).items()}
+        ends |= {f"max_{name}": value for name, value in (at_most or {}).items()}
+        times = {"finished_after": finished_after, "finished_before": finished_before}
+        query = {**named, **ends, **times, "sort": sort, "view": "brief"}
         trials = self._paged(self._place("trials"), TrialBriefPage, lambda page: page.trials, query, limit, MAX_PAGE)
         return (yield from trials)
 
@@ -111,13 +121,8 @@ class CampaignCalls(Calls):
     @step
     def events(self, after: int = 0) -> Steps[list[EventView]]:
         """What has happened until now, in order. after: only events with larger ids."""
-        read: list[EventView] = []
-        while True:
-            query = {"after": read[-1].id if read else after, "limit": MAX_PAGE}
-            page = yield from self._ask(get(self._place("events"), list[EventView], query))
-            read += page
-            if len(page) < MAX_PAGE:
-                return read
+        path, query = self._place("events"), {"after": after}
+        return (yield from self._paged(path, EventPage, lambda page: page.events, query, None, MAX_PAGE))
 
     @step
     def wait(self, limit_s: float | None = None) -> Steps[CampaignView]:
@@ -160,18 +165,28 @@ class CampaignCalls(Calls):
         notes: str | None = None,
         budget: Mapping[str, float | None] | None = None,
         trial: Mapping[str, float | None] | None = None,
+        version: str = "",
     ) -> Steps[CampaignView]:
-        """Change what is given. budget: of `trials`, `wall_time_s` and `device_hours` those that are named; None lifts
-        a limit. An ended campaign goes on with a larger budget. trial: those of `time_limit_s` and others, alike."""
+        """Change what is given. version: of the view that this was decided on; raises Outdated after another's change.
+        budget: of `trials`, `wall_time_s` and `device_hours` those that are named; None lifts a limit. An ended
+        campaign goes on with a larger budget. trial: those of `time_limit_s` and others, alike."""
         given = {"name": name, "tags": tags, "notes": notes, "budget": budget, "trial": trial}
-        return (yield from self._patched({key: value for key, value in given.items() if value is not None}))
+        return (yield from self._patched({key: value for key, value in given.items() if value is not None}, version))
 
     @step
     def extend(self, *, trials: int = 0, wall_time_s: float = 0.0, device_hours: float = 0.0) -> Steps[CampaignView]:
-        """Let it have so much more than its budget says now. An ended campaign goes on."""
-        view = yield from self._shown(get(self._place(), CampaignView))
+        """Let it have so much more than its budget says now, whoever else extends it meanwhile. An ended campaign goes
+        on."""
         more = {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours}
-        return (yield from self._patched({"budget": _raised(self.id, view.summary.budget, more)}))
+        give_up, tries = time.monotonic() + self._link.patience_s, Tries()
+        while True:
+            view = yield from self._shown(get(self._place(), CampaignView))
+            try:
+                return (yield from self._patched({"budget": _raised(self.id, view.summary.budget, more)}, view.version))
+            except Outdated:
+                if time.monotonic() > give_up:
+                    raise
+                yield Pause(tries.pause_s())
 
     @step
     def enqueue(self, plan: Plan | Mapping[str, Any] | str) -> Steps[TrialView]:
@@ -229,7 +244,7 @@ class CampaignCalls(Calls):
     @step
     def revalidate(self) -> Steps[list[TrialView]]:
         """As `rerun`, of the recommended plan and the baseline, side by side."""
-        return (yield from self._ask(post(self._verb("revalidate"), list[TrialView])))
+        return (yield from self._ask(post(self._verb("revalidate"), TrialPage))).trials
 
     @step
     def report(self, path: str | Path) -> Steps[Path]:
@@ -270,13 +285,15 @@ class CampaignCalls(Calls):
         self.view = yield from self._ask(request)
         return self.view
 
-    def _patched(self, changes: object) -> Steps[CampaignView]:
+    def _patched(self, changes: object, version: str) -> Steps[CampaignView]:
         request = Request(
             method="PATCH",
             path=self._place(),
             answer=CampaignView,
             body=json_of(changes),
             content_type=MERGE_PATCH,
+            key=uuid.uuid4().hex,
+            version=version,
         )
         return (yield from self._shown(request))
 

@@ -14,8 +14,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
+
+from typing_extensions import Unpack
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.plan import Plan
@@ -28,7 +31,7 @@ from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, Block
 from meshtune.tuner.prediction.fit import FitAnswer
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.known_best import BestKnown
-from meshtune.tuner.service.views.campaigns import CampaignPage, CampaignView
+from meshtune.tuner.service.views.campaigns import CampaignBrief, CampaignBriefPage, CampaignPage, CampaignView
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.named_files import with_local_files
 
@@ -37,6 +40,25 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 MAX_PAGE = 500
 Handle = TypeVar("Handle")
 Spec = Mapping[str, Any] | str | Path
+
+
+class CampaignFilters(TypedDict, total=False):
+    """Of lists of campaigns. Times are from `after` on, until `before`."""
+
+    states: Sequence[CampaignState | str]
+    owner: str | None
+    project: str | None
+    name: str
+    model: str | None
+    cluster: str | None
+    tag: str
+    created_after: datetime | str | None
+    created_before: datetime | str | None
+    updated_after: datetime | str | None
+    updated_before: datetime | str | None
+    min_devices: int | None
+    max_devices: int | None
+    sort: str
 
 
 class ClientCalls(Calls, Generic[Handle]):
@@ -52,25 +74,18 @@ class ClientCalls(Calls, Generic[Handle]):
         return self._handle(self._link, view)  # type: ignore[call-arg]  # both handles are made so
 
     @step
-    def campaigns(
-        self,
-        *,
-        states: Sequence[CampaignState | str] = (),
-        owner: str | None = None,
-        project: str | None = None,
-        name: str = "",
-        model: str | None = None,
-        cluster: str | None = None,
-        sort: str = "-created_at",
-        limit: int | None = None,
-    ) -> Steps[list[Handle]]:
-        """The campaigns that the token may read, the newest first. name: a part of it. limit: so many at the most;
-        None: all."""
-        named = {"state": states, "owner": owner, "project": project, "name": name, "model": model}
-        query = {**named, "cluster": cluster, "sort": sort}
-        path = place("campaigns")
+    def campaigns(self, *, limit: int | None = None, **filters: Unpack[CampaignFilters]) -> Steps[list[Handle]]:
+        """The campaigns that the token may read, the newest first unless `sort` says otherwise. name: a part of it.
+        limit: so many at the most; None: all."""
+        path, query = place("campaigns"), _query_of(filters)
         views = yield from self._paged(path, CampaignPage, lambda page: page.campaigns, query, limit, MAX_PAGE)
         return [self._of(view) for view in views]
+
+    @step
+    def brief(self, *, limit: int | None = None, **filters: Unpack[CampaignFilters]) -> Steps[list[CampaignBrief]]:
+        """As `campaigns`, a line of each, which is a tenth of the bytes."""
+        path, query = place("campaigns"), {**_query_of(filters), "view": "brief"}
+        return (yield from self._paged(path, CampaignBriefPage, lambda page: page.campaigns, query, limit, MAX_PAGE))
 
     @step
     def campaign(self, id: str) -> Steps[Handle]:
@@ -158,6 +173,10 @@ class AsyncClient(ClientCalls[AsyncCampaign], Awaiting, AbstractAsyncContextMana
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+
+def _query_of(filters: CampaignFilters) -> dict[str, object]:
+    return {"state" if name == "states" else name: value for name, value in filters.items()}
 
 
 def _opened(url: str, token: str) -> tuple[str, dict[str, str]]:

@@ -64,6 +64,10 @@ class Conflict(Refused):
     """What it is about is in a state that does not allow this."""
 
 
+class Outdated(Conflict):
+    """Somebody else has changed the campaign since the version that was named: `refresh` it and decide again."""
+
+
 class TooManyRequests(Refused):
     retryable = True
 
@@ -81,6 +85,7 @@ BY_STATUS: Mapping[int, type[Refused]] = {
     403: NotAllowed,
     404: NotFound,
     409: Conflict,
+    412: Outdated,
     **dict.fromkeys((413, 415, 422), InvalidRequest),
     429: TooManyRequests,
 }

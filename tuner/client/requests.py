@@ -22,13 +22,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.client.errors import BY_STATUS, Refused, ServiceTrouble, ServiceUnreachable, UnreadableAnswer
-from meshtune.tuner.service.views.campaigns import CampaignPage
+from meshtune.tuner.service.views.campaigns import CampaignBriefPage, CampaignPage, EventPage
 from meshtune.tuner.service.views.problems import ProblemDetails
 from meshtune.tuner.service.views.trials import TrialBriefPage
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
-Page = TypeVar("Page", CampaignPage, TrialBriefPage)
+Page = TypeVar("Page", CampaignPage, CampaignBriefPage, TrialBriefPage, EventPage)
 JSON, YAML = "application/json", "application/yaml"
 PROBLEM = "application/problem+json"
 # Between two tries; then twice as long each time.
@@ -40,8 +40,8 @@ NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Generic[Answer]):
-    """answer: what the body is read as; bytes: as it is; None: there is none. key: of a POST, the same with each
-    try."""
+    """answer: what the body is read as; bytes: as it is; None: there is none. key: of a POST or PATCH, the same with
+    each try. version: the campaign's, of which alone something is wanted."""
 
     method: str
     path: str
@@ -50,11 +50,13 @@ class Request(Generic[Answer]):
     body: bytes | None = None
     content_type: str = JSON
     key: str = ""
+    version: str = ""
 
     @property
     def headers(self) -> dict[str, str]:
         typed = {} if self.body is None else {"Content-Type": self.content_type}
-        return {**typed, **({"Idempotency-Key": self.key} if self.key else {})}
+        matched = {"If-Match": f'"{self.version}"'} if self.version else {}
+        return {**typed, **matched, **({"Idempotency-Key": self.key} if self.key else {})}
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -164,7 +166,7 @@ def ask(request: Request[Answer], patience_s: float) -> Steps[Answer]:
         except httpx2.TransportError as error:
             trouble, least_s = unreachable(request, error), 0.0
             # It may be sent again when nobody knows if it arrived.
-            repeatable = request.method in ("GET", "PATCH") or request.key
+            repeatable = request.method == "GET" or request.key
             if not (repeatable or isinstance(error, NEVER_SENT)):
                 raise trouble from None
         pause_s = tries.pause_s(least_s)

@@ -28,7 +28,7 @@ from meshtune.tuner.client.requests import (
     refusal,
     unreachable,
 )
-from meshtune.tuner.service.views.campaigns import EventView
+from meshtune.tuner.service.views.campaigns import EventPage, EventView
 
 _OVER = {f"campaign.{state}" for state in CampaignState if state.final}
 _GOES_ON = {"campaign.created", *(f"campaign.{state}" for state in CampaignState if not state.final)}
@@ -77,12 +77,8 @@ class Follower:
 
     def unseen(self) -> Steps[list[EventView]]:
         """Whether there is an event that has not come yet."""
-        query = {"after": self._seen, "limit": 1}
-        return (
-            yield from ask(
-                get(place("campaigns", self._campaign_id, "events"), list[EventView], query), self._patience_s
-            )
-        )
+        asked = get(place("campaigns", self._campaign_id, "events"), EventPage, {"after": self._seen, "page_size": 1})
+        return (yield from ask(asked, self._patience_s)).events
 
     def broken(self, error: httpx2.TransportError | None = None) -> float:
         """The stream ended: how long to wait before the next try. Raises ServiceUnreachable."""

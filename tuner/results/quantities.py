@@ -46,8 +46,8 @@ QUANTITIES: Sequence[Quantity] = (
         words="tokens/s per device",
         sortable=True,
     ),
-    Quantity(name="tflops_per_device", of=lambda by, run: by.tflops_per_device(run, run.step_time_s)),
-    Quantity(name="mfu", of=lambda by, run: by.share_of_peak(run, run.step_time_s), unit="share"),
+    Quantity(name="tflops_per_device", of=lambda by, run: by.tflops_per_device(run, run.step_time_s), sortable=True),
+    Quantity(name="mfu", of=lambda by, run: by.share_of_peak(run, run.step_time_s), unit="share", sortable=True),
     Quantity(
         name="peak_memory_bytes",
         of=lambda _, run: run.max_memory_bytes,

@@ -22,6 +22,8 @@ from meshtune.tuner.campaign.trial import Trial
 VERSION: Literal[1] = 1
 # A trial on four devices, with its steps and a profile, has 4 kB; what grows
 # are the values of each rank, about 300 bytes.
+# Of the spec; beside it since before specs had them.
+_BESIDE = ("tags", "notes")
 RECORD_LIMITS = Limits(max_bytes=2**30, max_values=100_000_000)
 
 
@@ -43,6 +45,8 @@ class Record:
 def record_json(record: Record) -> bytes:
     """The record as JSON of one line."""
     document = plain(record)
+    spec = document["campaign"]["spec"]
+    document["campaign"] |= {name: spec[name] for name in _BESIDE}
     try:
         text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     except ValueError:  # JSON has no word for a loss that diverged; numbers are read from their names, too
@@ -65,6 +69,9 @@ def read_record(text: str | bytes) -> Record:
     if version != VERSION:
         problem = f"must be {VERSION}, the version of records that this meshtune reads, not {shown(version)}"
         raise InvalidValue([Problem("version", problem)])
+    campaign = document.get("campaign")
+    if isinstance(campaign, dict) and isinstance(campaign.get("spec"), dict):
+        campaign["spec"] = {name: campaign[name] for name in _BESIDE if name in campaign} | campaign["spec"]
     return read_value(Record, document)
 
 

@@ -258,6 +258,7 @@ class CatalogView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogsView:
     catalogs: list[CatalogView]
+    next_page_token: str | None = None
 
 
 def catalogs_view(catalogs: Mapping[str, Sequence[Knob]]) -> CatalogsView:

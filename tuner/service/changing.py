@@ -4,7 +4,7 @@ are measured once more. The process that drives the campaign may be another, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from meshtune.runners.documents import plain, read_value
 from meshtune.search_spaces.checks import InvalidValue, Problem
@@ -12,13 +12,19 @@ from meshtune.search_spaces.physics.training import missing
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.access.quotas import QuotaExceeded
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState
-from meshtune.tuner.campaign.changes import CampaignDetails, CannotChange, changed, running_again
+from meshtune.tuner.campaign.changes import (
+    CampaignDetails,
+    CannotChange,
+    changed,
+    details_of,
+    require_version,
+    running_again,
+)
 from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Origin, Trial, first_runs
 from meshtune.tuner.prediction.limits import require_room
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
 from meshtune.tuner.results.ranking import rank
-from meshtune.tuner.results.views import view_of
 from meshtune.tuner.results.winners import winners_of
 from meshtune.tuner.service.calibrations import known_basis, readers_of
 from meshtune.tuner.service.quotas import CampaignQuotas
@@ -33,20 +39,22 @@ class Changing:
     def __init__(self, store: Store, quotas: CampaignQuotas, clock: Callable[[], float]) -> None:
         self._store, self._quotas, self._clock = store, quotas, clock
 
-    def change(self, campaign_id: str, patch: object, *, resume: bool = False) -> Campaign:
+    def change(
+        self, campaign_id: str, patch: object, *, resume: bool = False, versions: Collection[str] = ()
+    ) -> Campaign:
         """Lay an RFC 7396 merge patch over the campaign's name, tags, notes, budget and limits of trials. One that is
         complete goes on where its new budget leaves room; resume: so does one that is paused, and any other raises
-        IllegalMove.
+        IllegalMove. versions: as of `require_version`.
 
-        Raises NotFound, InvalidValue with every mistake, CannotChange, and InvalidSpec for a patch that no spec could
-        hold. Then nothing was written.
+        Raises NotFound, VersionConflict, InvalidValue with every mistake, CannotChange, and InvalidSpec for a patch
+        that no spec could hold. Then nothing was written.
         """
         now = self._clock()
         basis = self._basis(campaign_id) if isinstance(patch, Mapping) and "trial" in patch else Basis()
 
         def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
-            before = view_of(CampaignDetails, campaign.spec, campaign)
-            details = read_value(CampaignDetails, changed_document(plain(before), patch))
+            require_version(campaign, versions)
+            details = read_value(CampaignDetails, changed_document(plain(details_of(campaign)), patch))
             after = changed(campaign, details, trials, now)
             if after.spec.trial != campaign.spec.trial:
                 require_room(after.spec, basis)

@@ -37,7 +37,7 @@ PLAIN = frozenset(
         *("name", "model", "training", "cluster", "global_batch_size", "space", "baseline", "objective", "budget"),
         *("trial", "stop"),
         *("catalogs", "accept", "parallel", "seed", "pareto", "confirm", "confirm_rounds", "warm_start", "project"),
-        "open_questions",
+        *("tags", "notes", "open_questions"),
     }
 )
 DEFAULTS = {"workload": "torch", "runner": "local", "search": "physics"}

@@ -95,8 +95,8 @@ def _write(connection: Connection, before: Campaign, after: Campaign, now: float
     update_campaign(connection, after.id, {**values, "updated_at": now})
     words = {
         "name": after.spec.name,
-        "tags": list(after.tags),
-        "notes": len(after.notes),
+        "tags": list(after.spec.tags),
+        "notes": len(after.spec.notes),
         "search_ended": after.search_ended,
     }
     data: dict[str, object] = {name: word for name, word in words.items() if name in values}

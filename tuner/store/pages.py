@@ -18,8 +18,10 @@ from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
 from meshtune.tuner.campaign import listing
+from meshtune.tuner.campaign.campaign import Campaign
+from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
-from meshtune.tuner.store.campaigns import readable_by
+from meshtune.tuner.store.campaigns import read_campaign, readable_by
 from meshtune.tuner.store.database import Database
 from meshtune.tuner.store.errors import Unreadable, reading_row
 from meshtune.tuner.store.tables import TRIAL_DEVICES, attempts, campaigns, events, measurements, trials
@@ -49,15 +51,23 @@ _TALLIES = (
     .group_by(*_ALIKE)
 )
 _NEWEST = sa.select(sa.func.max(events.c.id)).where(events.c.campaign_id == campaigns.c.id).scalar_subquery()
-# Other keys are columns of measurements.
+_TOKENS_RATE = (
+    sa.cast(measurements.c.tokens_per_step, sa.Double) / measurements.c.mean_step_time_s / measurements.c.devices
+)
+# As of the campaign's Yardstick, which says the parameters.
+_SHAPES, _PEAK = (sa.bindparam(name, type_=sa.Double) for name in ("flops_by_shapes", "peak_flops"))
+_OWN_FLOPS = measurements.c.model_flops_per_token
+_TFLOPS = sa.func.coalesce(sa.func.nullif(_OWN_FLOPS, 0.0), _SHAPES) * _TOKENS_RATE / 1e12
+_OWN_MFU = _OWN_FLOPS * _TOKENS_RATE / sa.func.nullif(measurements.c.peak_flops_per_device, 0.0)
 _TRIAL_KEYS: Mapping[str, sa.ColumnElement[Any]] = {
     listing.NUMBER: trials.c.number,
     listing.STEP_TIME: measurements.c.mean_step_time_s,
-    listing.TOKENS_PER_S_PER_DEVICE: (
-        sa.cast(measurements.c.tokens_per_step, sa.Double) / measurements.c.mean_step_time_s / measurements.c.devices
-    ),
+    listing.TOKENS_PER_S_PER_DEVICE: _TOKENS_RATE,
+    listing.TFLOPS_PER_DEVICE: _TFLOPS,
+    listing.MFU: sa.func.coalesce(1e12 * _TFLOPS / _PEAK, _OWN_MFU),
     "peak_memory_bytes": measurements.c.max_memory_bytes,
     listing.DEVICE_SECONDS: _DEVICE_S,
+    "finished_at": attempts.c.finished_at,
 }
 
 
@@ -122,9 +132,11 @@ class Pages:
         """A page of a campaign's trials, each with its number, or what is wrong with it, and the value that it is
         sorted by; none for no campaign. listed: without steps, values of single ranks, profiles and logs."""
         with self._database.reading() as connection:
-            rows = connection.execute(_trial_page(campaign_id, wanted)).all()
-            known = _readable(connection, campaign_id, [row.number for row in rows], listed)
-        return [(row.number, known[row.number], row.value) for row in rows]
+            of_flops = {wanted.order.key, *wanted.at_least, *wanted.at_most} & {listing.MFU, listing.TFLOPS_PER_DEVICE}
+            known = _flops(read_campaign(connection, campaign_id)) if of_flops else {}
+            rows = connection.execute(_trial_page(campaign_id, wanted), known).all()
+            read = _readable(connection, campaign_id, [row.number for row in rows], listed)
+        return [(row.number, read[row.number], row.value) for row in rows]
 
     def listed(self, campaign_id: str) -> list[Trial]:
         """All trials of a campaign as `trials` lists them, in the order of their numbers."""
@@ -190,13 +202,23 @@ def _campaign_filters(wanted: listing.CampaignsWanted) -> list[sa.ColumnElement[
         filters.append(campaigns.c.tags.contains(f" {wanted.tag} ", autoescape=True))
     if wanted.name:
         filters.append(campaigns.c.name.icontains(wanted.name, autoescape=True))
-    return filters
+    return [*filters, *_within(campaigns.c, wanted)]
+
+
+def _within(columns: Any, wanted: listing.CampaignsWanted | listing.TrialsWanted) -> list[sa.ColumnElement[bool]]:
+    """Comparisons with NULL are never true."""
+    least = [columns[name] >= value for name, value in wanted.at_least.items()]
+    return [*least, *(columns[name] <= value for name, value in wanted.at_most.items())]
+
+
+def _flops(campaign: Campaign) -> dict[str, float | None]:
+    yardstick = yardstick_of(campaign.spec)
+    return {"flops_by_shapes": yardstick.flops_by_shapes, "peak_flops": yardstick.peak_flops}
 
 
 def _trial_page(campaign_id: str, wanted: listing.TrialsWanted) -> sa.Select[Any]:
     """The numbers and values of the page, by the last attempt of each trial and its measurement."""
-    key = wanted.order.key
-    value = measurements.c[key] if key not in _TRIAL_KEYS else _TRIAL_KEYS[key]
+    value = _TRIAL_KEYS[wanted.order.key]
     query = (
         sa.select(trials.c.number, value.label("value"))
         .select_from(trials)
@@ -238,6 +260,7 @@ def _trial_filters(wanted: listing.TrialsWanted) -> list[sa.ColumnElement[bool]]
         if values
     ]
     filters += [_has_knob(name, values) for name, values in wanted.knobs.items() if values]
+    filters += _within(_TRIAL_KEYS, wanted)
     return [*filters, _failed(wanted.failure)] if wanted.failure else filters
 
 

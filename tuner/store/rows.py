@@ -40,7 +40,7 @@ def _columns_of(kind: type, table: Table, *, json: bool = False, but: Collection
 # The largest integer of a database's column; the values of all ranks, in JSON, are kept exactly.
 MAX_BIGINT = 2**63 - 1
 # Fields that are columns of the same name and the same value.
-_OF_CAMPAIGN = _columns_of(Campaign, campaigns, but=("state", "tags"))
+_OF_CAMPAIGN = _columns_of(Campaign, campaigns, but=("state",))
 _OF_ATTEMPT = _columns_of(Attempt, attempts, but=("state",))
 _OF_OUTCOME = _columns_of(Outcome, attempts, but=("verdict", "cause"))
 # One more number of a measurement is a field of Measurement or of MeasurementSummary, and a column of its name.
@@ -73,12 +73,15 @@ def decode_spec(document: object) -> CampaignSpec:
 
 def campaign_row(campaign: Campaign) -> dict[str, Any]:
     spec = campaign.spec
+    document = encode_spec(spec)
+    del document["tags"], document["notes"]
     return {
         **_fields(campaign, _OF_CAMPAIGN),
         "state": str(campaign.state),
         "lessons": [asdict(lesson) for lesson in campaign.lessons],
-        "tags": f" {' '.join(campaign.tags)} " if campaign.tags else "",
-        "spec": encode_spec(spec),
+        "tags": f" {' '.join(spec.tags)} " if spec.tags else "",
+        "notes": spec.notes,
+        "spec": document,
         # Of the spec, for filters and quotas.
         "name": spec.name,
         "devices": spec.cluster.devices,
@@ -94,10 +97,10 @@ def campaign_of(row: Row[Any]) -> Campaign:
     """Raises Unreadable."""
     with reading_row(f"campaign {row.id}"):
         lessons = tuple(Lesson(**lesson) for lesson in row.lessons)
-        state, tags = CampaignState(row.state), tuple(row.tags.split())
-        spec = decode_spec(row.spec)
+        state = CampaignState(row.state)
+        spec = decode_spec({**row.spec, "tags": row.tags.split(), "notes": row.notes})
         own = _stored(row._mapping, _OF_CAMPAIGN, campaigns)
-        return Campaign(spec=spec, state=state, lessons=lessons, tags=tags, **own)
+        return Campaign(spec=spec, state=state, lessons=lessons, **own)
 
 
 def trial_row(trial: Trial) -> dict[str, Any]:

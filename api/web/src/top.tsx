@@ -19,6 +19,7 @@ export function Top() {
           {whoami && link("compare", "Compare")}
           {whoami && has(whoami, "launch") && link("new", "New")}
           {link("fit", "Fit")}
+          <a href="./docs">API</a>
         </nav>
         <div class="row push">
           {whoami && (

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import TypeAliasType
+
 from meshtune.runners.base import Cause
 from meshtune.search_spaces.changes import Moves
 from meshtune.search_spaces.physics.training import Training
 from meshtune.search_spaces.space import Space
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Event, Lesson
-from meshtune.tuner.campaign.changes import extendable
+from meshtune.tuner.campaign.changes import extendable, version_of
 from meshtune.tuner.campaign.listing import STEP_TIME, TOKENS_PER_S_PER_DEVICE, Order, TrialKey
 from meshtune.tuner.campaign.objective import Objective
 from meshtune.tuner.campaign.second_runs import planned_runs
@@ -92,8 +94,31 @@ class SummaryView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CampaignView:
-    """A campaign. trials: how many, by verdict, or by state while they have none. trouble: what it waits for now.
+class _Line:
+    """What every view of a campaign has."""
+
+    id: str
+    name: str
+    version: str
+    state: CampaignState
+    reason: str
+    trouble: str
+    created_at: datetime
+    updated_at: datetime
+    owner: str
+    project: str
+    model: str
+    cluster: str
+    nodes: int
+    devices: int
+    tags: tuple[str, ...]
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignView(_Line):
+    """A campaign. version: another after each change of its name, tags, notes, budget or limits of trials; If-Match
+    takes it. trials: how many, by verdict, or by state while they have none. trouble: what it waits for now.
 
     search_ended: why no more plans are chosen; empty while the search goes on. Then the best ones are measured once
     more. chance_left: the probability that some plan which was not tried is better than the best by more than the
@@ -104,28 +129,13 @@ class CampaignView:
     token that may not read. simulated: no device measures its numbers.
     """
 
-    id: str
-    name: str
-    state: CampaignState
-    reason: str
-    created_at: datetime
-    updated_at: datetime
     elapsed_s: float
     combinations: int
     legal: int
     trials: Mapping[str, int]
-    trouble: str
     search_ended: str
     chance_left: float | None
     lessons: tuple[Lesson, ...]
-    owner: str
-    project: str
-    nodes: int
-    devices: int
-    model: str
-    cluster: str
-    simulated: bool
-    tags: tuple[str, ...]
     notes: str
     extendable: bool
     summary: SummaryView
@@ -139,6 +149,31 @@ class CampaignPage:
     campaigns: list[CampaignView]
     next_page_token: str | None
     unreadable: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignBrief(_Line):
+    """A campaign as one line: fields as of CampaignView and its summary. planned: the budget of trials. objective:
+    the recommended plan's, in the unit; gain: its gain_over_baseline."""
+
+    done: int
+    planned: int | None
+    objective: float | None
+    unit: str
+    gain: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignBriefPage:
+    """As CampaignPage."""
+
+    campaigns: list[CampaignBrief]
+    next_page_token: str | None
+    unreadable: list[str] = field(default_factory=list)
+
+
+# Named, so that the document has one model for the route's answer.
+CampaignsAnswer = TypeAliasType("CampaignsAnswer", CampaignPage | CampaignBriefPage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +210,12 @@ class EventView:
     data: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    events: list[EventView]
+    next_page_token: str | None
+
+
 def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: SummaryView, trouble: str) -> CampaignView:
     spec = campaign.spec
     return view_of(
@@ -182,6 +223,7 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: Summar
         campaign,
         spec,
         spec.cluster,
+        version=version_of(campaign),
         created_at=rfc3339(campaign.created_at),
         updated_at=rfc3339(campaign.updated_at),
         trials=trials,
@@ -191,6 +233,19 @@ def campaign_view(campaign: Campaign, trials: Mapping[str, int], summary: Summar
         extendable=extendable(campaign),
         summary=summary,
         spec=document_of(spec),
+    )
+
+
+def campaign_brief(campaign: CampaignView) -> CampaignBrief:
+    best = campaign.summary.recommended
+    return view_of(
+        CampaignBrief,
+        campaign,
+        campaign.summary,
+        planned=campaign.summary.budget.trials,
+        objective=None if best is None else best.objective.value,
+        unit="" if best is None else best.objective.unit,
+        gain=None if best is None or best.gain_over_baseline is None else best.gain_over_baseline.value,
     )
 
 

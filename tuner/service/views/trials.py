@@ -138,7 +138,7 @@ class TrialPage:
     """unreadable: of rows that are left out, since this version does not read them, a sentence each."""
 
     trials: list[TrialView]
-    next_page_token: str | None
+    next_page_token: str | None = None
     unreadable: list[str] = field(default_factory=list)
 
 

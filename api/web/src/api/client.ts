@@ -74,18 +74,21 @@ export interface Body {
   type?: string;
   /** Makes a repeated POST start nothing twice. */
   idempotencyKey?: string;
+  /** Of the campaign; a 412 where somebody else has changed it since. */
+  version?: string;
   signal?: AbortSignal;
 }
 
-/** A JSON merge patch (RFC 7396). */
-export async function patch<T>(path: string, body: unknown): Promise<T> {
-  return post<T>(path, { body }, "PATCH");
+/** A JSON merge patch (RFC 7396) of a campaign of this version. */
+export async function patch<T>(path: string, body: unknown, version: string): Promise<T> {
+  return post<T>(path, { body, version }, "PATCH");
 }
 
-export async function post<T>(path: string, { body, type, idempotencyKey, signal }: Body = {}, method = "POST"): Promise<T> {
+export async function post<T>(path: string, { body, type, idempotencyKey, version, signal }: Body = {}, method = "POST"): Promise<T> {
   const headers: Record<string, string> = {};
   if (body !== undefined) headers["Content-Type"] = type ?? "application/json";
   if (idempotencyKey) headers["Idempotency-Key"] = idempotencyKey;
+  if (version) headers["If-Match"] = `"${version}"`;
   const text = body === undefined ? null : typeof body === "string" ? body : JSON.stringify(body);
   const answer = await request(path, { method, headers, body: text, signal: signal ?? null });
   return (await answer.json()) as T;

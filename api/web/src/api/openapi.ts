@@ -78,7 +78,7 @@ export interface components {
         };
         AuditPage: {
             entries: components["schemas"]["AuditEntryView"][];
-            next_after: number | null;
+            next_page_token: string | null;
         };
         Basis: {
             anchor: components["schemas"]["Anchor"] | null;
@@ -154,6 +154,37 @@ export interface components {
         };
         CalibrationsView: {
             calibrations: components["schemas"]["CalibrationView"][];
+            next_page_token?: string | null;
+        };
+        CampaignBrief: {
+            cluster: string;
+            /** Format: date-time */
+            created_at: string;
+            devices: number;
+            done: number;
+            gain: number | null;
+            id: string;
+            model: string;
+            name: string;
+            nodes: number;
+            objective: number | null;
+            owner: string;
+            planned: number | null;
+            project: string;
+            reason: string;
+            simulated: boolean;
+            state: components["schemas"]["CampaignState"];
+            tags: string[];
+            trouble: string;
+            unit: string;
+            /** Format: date-time */
+            updated_at: string;
+            version: string;
+        };
+        CampaignBriefPage: {
+            campaigns: components["schemas"]["CampaignBrief"][];
+            next_page_token: string | null;
+            unreadable?: string[];
         };
         CampaignCost: {
             device_hours: components["schemas"]["Range"];
@@ -683,6 +714,8 @@ export interface components {
             });
             /** @default campaign */
             name: string;
+            /** @default  */
+            notes: string;
             /**
              * @default tokens_per_s_per_device
              * @enum {string}
@@ -835,6 +868,8 @@ export interface components {
                 /** @default 0.02 */
                 tolerance: number;
             };
+            /** @default [] */
+            tags: string[];
             training?: {
                 /** @default null */
                 adapter: {
@@ -1004,13 +1039,16 @@ export interface components {
             trouble: string;
             /** Format: date-time */
             updated_at: string;
+            version: string;
         };
+        CampaignsAnswer: components["schemas"]["CampaignPage"] | components["schemas"]["CampaignBriefPage"];
         CatalogView: {
             knobs: components["schemas"]["KnobView"][];
             name: string;
         };
         CatalogsView: {
             catalogs: components["schemas"]["CatalogView"][];
+            next_page_token?: string | null;
         };
         /** @enum {string} */
         Cause: "oom" | "illegal_setting" | "hang" | "communication" | "node_fault" | "storage" | "preemption" | "other_hardware" | "time_limit" | "queue_limit" | "user_bug" | "crash";
@@ -1171,6 +1209,10 @@ export interface components {
             low: number;
             value: number;
         };
+        EventPage: {
+            events: components["schemas"]["EventView"][];
+            next_page_token: string | null;
+        };
         EventView: {
             /** Format: date-time */
             at: string;
@@ -1190,6 +1232,7 @@ export interface components {
         };
         ExamplesView: {
             examples: components["schemas"]["ExampleView"][];
+            next_page_token?: string | null;
         };
         Expectation: {
             gain: number;
@@ -1422,6 +1465,7 @@ export interface components {
         };
         LogsView: {
             files: components["schemas"]["LogView"][];
+            next_page_token?: string | null;
         };
         MeasuredAgainView: {
             change: number | null;
@@ -1652,6 +1696,7 @@ export interface components {
         PresetsView: {
             clusters: components["schemas"]["ClusterEntry"][];
             models: components["schemas"]["ModelEntry"][];
+            next_page_token?: string | null;
         };
         Problem: {
             detail: string;
@@ -1840,6 +1885,7 @@ export interface components {
             trouble: string;
         };
         RunnersView: {
+            next_page_token?: string | null;
             runners: components["schemas"]["RunnerView"][];
         };
         /** @enum {string} */
@@ -2053,7 +2099,7 @@ export interface components {
             trials: components["schemas"]["ComparedTrial"][];
         };
         TrialPage: {
-            next_page_token: string | null;
+            next_page_token?: string | null;
             trials: components["schemas"]["TrialView"][];
             unreadable?: string[];
         };
@@ -2157,11 +2203,14 @@ export type BestView = components['schemas']['BestView'];
 export type Budget = components['schemas']['Budget'];
 export type CalibrationView = components['schemas']['CalibrationView'];
 export type CalibrationsView = components['schemas']['CalibrationsView'];
+export type CampaignBrief = components['schemas']['CampaignBrief'];
+export type CampaignBriefPage = components['schemas']['CampaignBriefPage'];
 export type CampaignCost = components['schemas']['CampaignCost'];
 export type CampaignPage = components['schemas']['CampaignPage'];
 export type CampaignSpec = components['schemas']['CampaignSpec'];
 export type CampaignState = components['schemas']['CampaignState'];
 export type CampaignView = components['schemas']['CampaignView'];
+export type CampaignsAnswer = components['schemas']['CampaignsAnswer'];
 export type CatalogView = components['schemas']['CatalogView'];
 export type CatalogsView = components['schemas']['CatalogsView'];
 export type Cause = components['schemas']['Cause'];
@@ -2183,6 +2232,7 @@ export type Difference = components['schemas']['Difference'];
 export type Direction = components['schemas']['Direction'];
 export type Effect = components['schemas']['Effect'];
 export type Estimate = components['schemas']['Estimate'];
+export type EventPage = components['schemas']['EventPage'];
 export type EventView = components['schemas']['EventView'];
 export type Evidence = components['schemas']['Evidence'];
 export type ExampleView = components['schemas']['ExampleView'];

@@ -1,7 +1,8 @@
 /** What else can be done with a campaign: its name, tags, notes and budget, a plan by hand, the best again, one like it. */
 import { useState } from "preact/hooks";
 import { useAct } from "../../api/act";
-import { newKey, patch, post } from "../../api/client";
+import { get, newKey, patch, post } from "../../api/client";
+import { asProblem } from "../../api/problem";
 import { useCan, useChanges } from "../../api/session";
 import type { CampaignView } from "../../api/types";
 import { amount, count, duration } from "../../format";
@@ -72,9 +73,11 @@ const NUMBER = "a number above 0";
 
 function Edit({ campaign, path, onDone, onClose }: AskedProps) {
   const act = useAct();
-  const { budget } = campaign.spec;
-  const first: Record<string, string> = { name: campaign.name, tags: campaign.tags.join(", "), notes: campaign.notes };
-  for (const [name, , unit] of LIMITS) first[name] = budget[name] === null ? "" : String(budget[name] / unit);
+  // As it was when the person began, and as somebody else has made it since.
+  const [begun] = useState(campaign);
+  const [theirs, setTheirs] = useState<CampaignView | null>(null);
+  const first = written(begun);
+  const now = written(theirs ?? begun);
   const [typed, type] = useState(first);
   const edited = (name: string) => typed[name] !== first[name];
   const ends = !campaign.extendable && campaign.state !== "running" && campaign.state !== "paused";
@@ -86,7 +89,15 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
       ...(edited("notes") && { notes: typed["notes"] }),
       ...(limits.length > 0 && { budget: Object.fromEntries(limits) }),
     };
-    return act.run(() => patch<CampaignView>(path, body).then(onDone));
+    return act.run(async () => {
+      try {
+        await patch<CampaignView>(path, body, (theirs ?? begun).version);
+      } catch (error) {
+        if (asProblem(error).status === 412) setTheirs(await get<CampaignView>(path));
+        throw error;
+      }
+      onDone();
+    });
   };
   const refused = (name: string) => act.problem?.mistakes.find(({ pointer }) => pointer.split("/").includes(name));
   const field = (name: string, label: string, mistake = refused(name)?.detail, hint = "") => (
@@ -111,7 +122,20 @@ function Edit({ campaign, path, onDone, onClose }: AskedProps) {
           <div class="three">{LIMITS.map(([name, label, , used]) => field(name, label, wrong(name), `${used(campaign)} used`))}</div>
         </fieldset>
       )}
-      {act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />}
+      {act.problem?.status === 412 ? (
+        <div role="alert" class="panel">
+          <p>Somebody else has changed this campaign since you began. Nothing of yours is saved yet, and it still stands above. Save again to lay it over theirs:</p>
+          <ul>{Object.keys(now).filter((name) => now[name] !== first[name]).map((name) => <li key={name}>{name.replace(/_s?/g, " ")}: {now[name] || "none"}</li>)}</ul>
+        </div>
+      ) : (
+        act.problem && !Object.keys(first).some(refused) && <ErrorState problem={act.problem} />
+      )}
     </Confirm>
   );
+}
+
+/** What can be edited, as it is typed. */
+function written({ name, tags, notes, spec: { budget } }: CampaignView): Record<string, string> {
+  const limits = LIMITS.map(([limit, , unit]) => [limit, budget[limit] === null ? "" : String(budget[limit] / unit)]);
+  return { name, tags: tags.join(", "), notes, ...Object.fromEntries(limits) };
 }
