@@ -36,6 +36,7 @@ from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.recipe import Recipe
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
+from meshtune.tuner.prediction.projection import ProjectionWords
 from meshtune.tuner.search.registry import searches
 from meshtune.tuner.service.ask_tell import Ask, Completion
 from meshtune.tuner.service.views.problems import ProblemDetails
@@ -187,6 +188,10 @@ WHY_BODY = _body(
             "value": {"spec": SPEC_EXAMPLE["demo"]["value"], "plan": {"tp": 8}},
         }
     },
+)
+PROJECTION_BODY = _body(
+    _inline(ProjectionWords),
+    {"demo": {"summary": "To 8 nodes", "value": {"spec": SPEC_EXAMPLE["demo"]["value"], "nodes": [2, 4, 8]}}},
 )
 FIT_BODY = _body(
     _inline(FitWords),

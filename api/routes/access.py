@@ -8,24 +8,11 @@ from datetime import datetime
 from fastapi import APIRouter
 
 from meshtune.api.dependencies import AfterId, CallerHandle, PageSize, ServiceHandle, administers, reads
-from meshtune.tuner.access.tokens import Quotas, Scope, Used
+from meshtune.tuner.access.tokens import WhoamiView
 from meshtune.tuner.results.quantities import optional_time, rfc3339
 from meshtune.tuner.results.views import view_of
 
 router = APIRouter(prefix="/v1", tags=["access"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WhoamiView:
-    """The token that was sent. projects: `NAME`, or `NAME:read` to read only. quotas: null is no limit; campaigns:
-    active at once, trials: planned within 24 h, device_hours: within 30 days. used: as they are counted."""
-
-    name: str
-    scopes: list[Scope]
-    projects: list[str]
-    expires_at: datetime | None
-    quotas: Quotas
-    used: Used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

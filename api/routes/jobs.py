@@ -5,8 +5,7 @@ files of jobs that run elsewhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
@@ -23,7 +22,7 @@ from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
 from meshtune.tuner.results.handover import README, pack, readme
-from meshtune.tuner.service.job_files import MAX_BYTES
+from meshtune.tuner.service.job_files import MAX_BYTES, JobView
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
@@ -65,18 +64,6 @@ Options = Annotated[
 ]
 # Options that may name a file on the service's machine.
 FILE_OPTIONS = ("config",)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
-    """What a runner is given to measure a plan. files: by name, in `directory`. script: what a batch scheduler is sent;
-    null for a runner that takes none."""
-
-    name: str
-    command: tuple[str, ...]
-    directory: str
-    script: str | None
-    files: Mapping[str, str]
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/job")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber, re
 from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
 from meshtune.runners.job_files import OpenFile
-from meshtune.tuner.service.job_files import LogView, list_logs, open_log
+from meshtune.tuner.service.job_files import LogsView, list_logs, open_log
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import NotFound
 
@@ -39,14 +38,6 @@ _PART: dict[str, Any] = {
         **_TEXT["headers"],
     },
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsView:
-    """The logs of one attempt; none where its folder was pruned."""
-
-    files: list[LogView]
-    next_page_token: str | None = None
 
 
 @router.get("/logs")

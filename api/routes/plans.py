@@ -16,7 +16,16 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import CampaignId, Nodes, PermittedSpec, SpecDocument, reads, require_permitted
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
-from meshtune.api.openapi import FIT_BODY, IMPORT_BODY, KNOB_TEXT, SPEC_BODY, WHY_BODY, plan_parameters, problems
+from meshtune.api.openapi import (
+    FIT_BODY,
+    IMPORT_BODY,
+    KNOB_TEXT,
+    PROJECTION_BODY,
+    SPEC_BODY,
+    WHY_BODY,
+    plan_parameters,
+    problems,
+)
 from meshtune.api.worker_pool import (
     FEW_COMBINATIONS,
     MAX_COMBINATIONS,
@@ -36,7 +45,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec, space_of
 from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.prediction.fit import FitAnswer
 from meshtune.tuner.prediction.predict import Basis, learn, training_of
-from meshtune.tuner.prediction.projection import Projection, layout_of, node_counts
+from meshtune.tuner.prediction.projection import MAX_NODE_COUNTS, Projection, ProjectionWords, layout_of, node_counts
 from meshtune.tuner.prediction.quote import Explanation, Quote, explain
 from meshtune.tuner.prediction.scaling import count_combinations, make_projection
 from meshtune.tuner.service.views.campaigns import SpaceView, space_view
@@ -49,8 +58,6 @@ from meshtune.tuner.specs.read import legal_space, limits_left_open, parse_spec,
 router = APIRouter(prefix="/v1", tags=["spaces"], dependencies=[reads])
 # The gate lets anybody in.
 public = APIRouter(prefix="/v1", responses=problems(401, 409, 413, 415, 422, 429, 503), tags=["spaces"])
-# Each is enumerated.
-MAX_NODE_COUNTS = 16
 # Of a layout; all fields of a plan are shorter.
 MAX_PLAN_TEXT = 1000
 # The parameter that names values of knobs.
@@ -171,6 +178,22 @@ async def project_campaign(
         cost = count_combinations(campaign.spec, counts) + PER_TRIAL * len(trials)
         start = await asked.basis(campaign.spec, trials)
         return await asked.run(cost, _projected, campaign, trials, counts, start, layout)
+
+
+@router.post("/projections", responses=problems(409), openapi_extra=PROJECTION_BODY)
+async def project_spec(document: SpecDocument, asked: AskedHandle) -> Projection:
+    """As of a campaign, before there is one: the best plan of a spec at other node counts, without starting anything.
+    The body has the spec, and node counts and a layout where wanted."""
+    with problems_as(InvalidSpec):
+        words = read_value(ProjectionWords, document)
+        layout = layout_of(words.plan)
+    require_permitted(asked.caller, words.spec, under="spec")
+    with problems_as(InvalidSpec, "spec", of=InvalidSpec):
+        spec, _ = await run_in_threadpool(parse_spec, words.spec, None, MAX_COMBINATIONS)
+    counts = words.nodes or node_counts("", spec.cluster.nodes)
+    with raising(Unanswerable, "", InvalidValue):
+        cost = count_combinations(spec, counts)
+        return await asked.run(cost, make_projection, spec, await asked.basis(spec), counts, plan=layout)
 
 
 def space_view_of(spec: CampaignSpec) -> SpaceView:

@@ -87,8 +87,8 @@ VERBS = {
     Verb.CREATE: "create_campaign",
     Verb.AUDIT: "list_audit",
     Verb.COMPUTE: """
-        whoami count_space estimate_campaign explain_plan_of_spec list_presets get_model_preset get_cluster_preset
-        list_examples list_knobs get_registry
+        whoami count_space estimate_campaign explain_plan_of_spec project_spec list_presets get_model_preset
+        get_cluster_preset list_examples list_knobs get_registry
     """,
 }
 VERB_OF = {operation: verb for verb, operations in VERBS.items() for operation in operations.split()}
@@ -194,7 +194,9 @@ def ask(site: TestClient, operations: Any, operation: str, id: str, headers: dic
     body: Any = {} if method == "PATCH" else None
     if method == "POST":
         example = SPEC_EXAMPLE["demo"]["value"]
-        body = {"spec": example, "plan": {}} if operation == "explain_plan_of_spec" else example
+        body = {"explain_plan_of_spec": {"spec": example, "plan": {}}, "project_spec": {"spec": example}}.get(
+            operation, example
+        )
         changes = VERB_OF[operation] in (Verb.CLONE, Verb.CHANGE)
         body = BODIES.get(operation, {}) if changes else body
     return site.request(method, path, json=body, headers={**headers, "If-None-Match": '"mine"'})

@@ -263,8 +263,9 @@ def test_a_token_lists_and_uses_its_own(client, service, calibrated):
     for header, known in ((ann, ["of-ann"]), (bob, [])):
         found = client.get("/v1/calibrations", headers=header).json()["calibrations"]
         assert [one["campaign"] for one in found] == known
-        for path in ("/v1/estimates", "/v1/spaces/why"):
-            body = calibrated if path == "/v1/estimates" else {"spec": calibrated, "plan": {"tp": 1}}
+        bodies = {"why": {"spec": calibrated, "plan": {"tp": 1}}, "nodes": {"spec": calibrated, "nodes": [1]}}
+        paths = {"/v1/estimates": calibrated, "/v1/spaces/why": bodies["why"], "/v1/projections": bodies["nodes"]}
+        for path, body in paths.items():
             basis = client.post(path, json=body, headers=header).json()["basis"]
             assert (basis["anchor"] or {}).get("campaign") == next(iter(known), None)
             assert basis["calibrated"] is bool(known)

@@ -84,6 +84,29 @@ def test_mistakes_of_a_question_lead_into_its_parts(client, spec, problem):
     assert pointers({"spec": spec}) == [""]
 
 
+def test_a_spec_is_projected_as_its_campaign_would_be_and_mistakes_are_named(client, spec, problem):
+    spec |= {"cluster": {"preset": "dgx-h100", "nodes": 1}, "runner": "instant"}
+    shown = client.post("/v1/projections", json={"spec": spec, "nodes": [1, 2], "plan": "tp=2"}).json()
+    id = client.post("/v1/campaigns", json=spec).json()["id"]
+    own = client.get(f"/v1/campaigns/{id}/projection?nodes=1&nodes=2&plan=tp%3D2").json()
+    assert shown == own | {"basis": shown["basis"]}
+    assert shown["rows"]
+    default = client.post("/v1/projections", json={"spec": spec}).json()
+    assert {row["nodes"] for row in default["rows"]} == {2**power for power in range(6)}
+    for body, pointer in (
+        ({"nodes": [1]}, "/spec"),
+        ({"spec": spec | {"seed": -1}}, "/spec/seed"),
+        ({"spec": spec, "plan": "tp8 mbz2"}, "/plan/mbz2"),
+        ({"spec": spec, "plan": "dp=2"}, "/plan/dp"),
+        ({"spec": spec, "nodes": [0]}, "/nodes"),
+        ({"spec": spec, "nodes": list(range(1, 18))}, "/nodes"),
+        ({"spec": spec, "node": [1]}, "/node"),
+    ):
+        told = problem(client.post("/v1/projections", json=body), 422, "/problems/invalid-spec")
+        assert [each["pointer"] for each in told["errors"]] == [pointer]
+    problem(client.post("/v1/projections", json={"spec": spec, "nodes": [10**12]}), 409, "/problems/unanswerable")
+
+
 def test_a_projection_is_of_the_node_counts_asked_for_and_the_campaigns_own(client, simulated):
     shown = client.get(f"/v1/campaigns/{simulated()}/projection?nodes=4&nodes=1").json()
     assert shown["reference_nodes"] == 1

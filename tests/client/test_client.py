@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from pathlib import Path
 
@@ -27,6 +28,36 @@ ANSWERS = {
     "/projection?nodes=1&nodes=2": lambda campaign: campaign.projection([1, 2]),
     "/space/why?tp=4&zero_stage=1": lambda campaign: campaign.why({"tp": 4, "zero_stage": 1}),
     "/trials/1": lambda campaign: campaign.trial(1),
+    "/trials/1/job": lambda campaign: campaign.job(1),
+    "/trial-comparison?trial=0&trial=3": lambda campaign: campaign.compare_trials([0, 3]),
+    "/pareto": lambda campaign: campaign.pareto(),
+    "/exports/megatron?trial=best&option=steps%3D7": lambda campaign: campaign.export("megatron", "best", steps=7),
+    "/trials/3/exports/json": lambda campaign: campaign.export("json", trial=3),
+}
+# Operations without a method: docs/how-to/client.md has the reasons.
+WITHOUT = {
+    *("list_presets", "get_model_preset", "get_cluster_preset", "list_knobs", "list_examples", "get_registry"),
+    *("list_runners", "list_calibrations", "list_audit", "campaign_space", "count_space", "export_trial"),
+    *("archive_trial", "archive_campaign", "report_result", "live", "ready", "read_metrics"),
+}
+# Of methods that need some.
+ARGUMENTS = {
+    **{name: ["a"] for name in ("campaign", "import_script")},
+    **{name: [SPEC] for name in ("create", "estimate", "project")},
+    **{name: [1] for name in ("trial", "wait_trial", "complete", "rerun", "job", "logs")},
+    "why": [{"tp": 1}],
+    "enqueue": [{"tp": 1}],
+    "clone": [{"seed": 2}],
+    "compare": [["a", "b"]],
+    "compare_trials": [[0, 1]],
+    "export": ["json"],
+    "log": [1, "rank-0.log"],
+    "report": ["unwritten"],
+}
+NAMED = {
+    "complete": {"step_times_s": [1.0]},
+    "recommend": {"model": "a", "cluster": "b", "nodes": 1},
+    "fit": {"on": "8xH100"},
 }
 BUSY = (503, {"Retry-After": "1", "Content-Type": "application/problem+json"}, b"{}")
 
@@ -35,6 +66,78 @@ BUSY = (503, {"Retry-After": "1", "Content-Type": "application/problem+json"}, b
 def test_an_answer_is_read_back_into_the_value_that_it_was(service, client, done, path):
     value = ANSWERS[path](client.campaign(done))
     assert plain(value) == service.call("GET", f"/v1/campaigns/{done}{path}")
+
+
+class FirstRequests:
+    """In place of a connection: a call's answer is what it would ask first."""
+
+    patience_s = 1.0
+
+    def take(self, steps):
+        return next(steps)
+
+    def follow(self, follower):
+        return follower.request
+
+
+def test_every_operation_of_the_document_has_a_method_or_a_reason(service, client, done, monkeypatch):
+    document = service.call("GET", "/openapi.json")["paths"]
+    known = {
+        (method.upper(), re.sub(r"\{\w+\}", "[^/:]+", path)): operation["operationId"]
+        for path, operations in document.items()
+        for method, operation in operations.items()
+    }
+    campaign, asked = client.campaign(done), set()
+    for owner in (client, campaign):
+        monkeypatch.setattr(owner, "_link", FirstRequests())
+        for name in dir(owner):
+            if name.startswith("_") or name in ("close", "plot") or not callable(getattr(owner, name)):
+                continue
+            given = [SPEC, "tp=1"] if owner is client and name == "why" else ARGUMENTS.get(name, [])
+            request = getattr(owner, name)(*given, **NAMED.get(name, {}))
+            asked |= {
+                id
+                for (method, path), id in known.items()
+                if method == request.method and re.fullmatch(path, request.path)
+            }
+    assert asked.isdisjoint(WITHOUT)
+    assert asked | WITHOUT == set(known.values())
+    reasons = (Path(__file__).parents[2] / "docs/how-to/client.md").read_text()
+    assert [name for name in WITHOUT if f"`{name}`" not in reasons] == []
+
+
+def test_a_clone_is_a_campaign_with_changes(client, done):
+    campaign = client.campaign(done).clone({"name": "cloned", "seed": 7}, key="clone-1")
+    assert (campaign.view.name, campaign.record().campaign.spec.seed) == ("cloned", 7)
+    assert client.campaign(done).clone({"name": "cloned", "seed": 7}, key="clone-1").id == campaign.id
+    assert campaign.wait(limit_s=60).state == "completed"
+
+
+def test_what_stands_beside_campaigns_is_read(service, client, done):
+    other = client.create({**SPEC, "name": "beside", "seed": 2})
+    assert other.wait(limit_s=60).state == "completed"
+    query = f"campaign={done}&campaign={other.id}"
+    assert plain(client.compare([done, other.id])) == service.call("GET", f"/v1/comparison?{query}")
+    assert plain(client.whoami()) == service.call("GET", "/v1/whoami")
+    body = {"spec": SPEC, "nodes": [1, 2], "plan": "tp=2"}
+    assert plain(client.project(SPEC, nodes=[1, 2], plan="tp=2")) == service.call("POST", "/v1/projections", body)
+    made = client.import_script("torchrun --nproc-per-node $N train.py --batch-size 4", name="own.sh", set={"N": "8"})
+    assert yaml.safe_load(made.spec)["name"] == "own"
+
+
+def test_logs_of_a_job_are_read(client):
+    """Of a runner that has a folder."""
+    spec = {**SPEC, "name": "logged", "runner": "local", "cluster": "local-cpu", "budget": {"trials": 1}, "confirm": 0}
+    work = {
+        "kind": "command",
+        "framework": "nanotron",
+        "command": ["python3", "-c", "print('hello')", "{grad_accum_steps}"],
+    }
+    campaign = client.create({**spec, "workload": work})
+    campaign.wait(limit_s=60)
+    logs = campaign.logs(0)
+    assert "rank-0.log" in [log.name for log in logs]
+    assert any("hello" in campaign.log(0, log.name) for log in logs)
 
 
 def test_lists_are_whole_and_filters_are_the_services(service, client, done):
@@ -63,11 +166,16 @@ def test_asyncio_gets_the_same_answers(service, client, done):
     async def asked() -> list[object]:
         async with AsyncClient(service.url, service.token) as client:
             campaign = await client.campaign(done)
-            answers = await asyncio.gather(campaign.best(), campaign.trials(), campaign.trial(3), campaign.record())
+            answers = await asyncio.gather(
+                *(campaign.best(), campaign.trials(), campaign.trial(3), campaign.record(), campaign.job(3)),
+                *(campaign.compare_trials([0, 3]), campaign.export("json"), client.whoami()),
+            )
             return [*answers, [event async for event in campaign.follow()]]
 
     campaign = client.campaign(done)
-    told = [campaign.best(), campaign.trials(), campaign.trial(3), campaign.record(), campaign.events()]
+    told = [campaign.best(), campaign.trials(), campaign.trial(3), campaign.record(), campaign.job(3)]
+    told += [campaign.compare_trials([0, 3]), campaign.export("json"), client.whoami()]
+    told += [campaign.events()]
     assert asyncio.run(asked()) == told
 
 

@@ -17,6 +17,8 @@ from command_lab import Result, run_meshtune
 from service_lab import ServiceLab
 from service_process import meshtune
 
+from meshtune.tuner.client.errors import NotFound
+
 Command = Callable[..., Result]
 
 
@@ -53,6 +55,17 @@ def local(service: ServiceLab, tmp_path: Path) -> Command:
         ["project", "ID", "--json"],
         ["estimate", "spec.yaml"],
         ["estimate", "spec.yaml", "--json"],
+        ["project", "spec.yaml", "--nodes", "1,2"],
+        ["project", "spec.yaml", "--plan", "tp=2", "--json"],
+        ["project", "nothing.yaml"],
+        ["estimate", "gpt-micro", "--on", "8xH100"],
+        ["estimate", "gpt-micro", "--on", "8xH100", "--seq", "512", "--json"],
+        ["estimate", "gpt-micro", "--on", "8xH100", "--plan", "tp=8"],
+        ["diff", "ID", "ID/3"],
+        ["diff", "ID/0", "ID/3", "--json"],
+        ["diff", "ID/0", "ID/99"],
+        ["diff", "ID/0", "nobody/1"],
+        ["delete", "nobody"],
         ["estimate", "spec.yaml", "--plan", "tp=8,pp=2"],
         ["estimate", "spec.yaml", "--why", "tp8 pp2 mbs1 zero1"],
         ["best", "nobody"],
@@ -68,7 +81,7 @@ def local(service: ServiceLab, tmp_path: Path) -> Command:
     ids=" ".join,
 )
 def test_a_command_says_the_same_of_a_service_as_of_its_home(done, remote, local, words):
-    words = [{"ID": done, "BEGIN": done[:-2]}.get(word, word) for word in words]
+    words = [word.replace("ID", done).replace("BEGIN", done[:-2]) for word in words]
     there, here = remote(*words), local(*words)
     assert there == here
     assert there.out or there.err
@@ -187,13 +200,57 @@ def test_ctrl_c_leaves_the_campaign_running_and_says_how_to_come_back(service, c
 
 
 @pytest.mark.parametrize(
-    "words", [["confirm", "ID", "--with", "x.yaml"], ["estimate", "spec.yaml", "--calibrate", "ID"]]
+    "words", [["estimate", "spec.yaml", "--calibrate", "ID"], ["project", "spec.yaml", "--tokens", "1e9"]]
 )
 def test_what_cannot_be_done_at_a_service_is_refused_in_one_line(done, remote, words):
     result = remote(*(done if word == "ID" else word for word in words))
     assert (result.code, result.out) == (2, "")
     assert result.err.count("\n") == 1
-    assert "works on a home of this machine" in result.err
+    assert "home" in result.err
+
+
+def test_a_campaign_is_deleted_where_it_is_by_one_who_may(remote, local, client, service, monkeypatch):
+    ids = [client.create(SPEC).id for _ in range(2)]
+    for id in ids:
+        client.campaign(id).wait(limit_s=60)
+    asked = remote("delete", ids[0])
+    assert asked == local("delete", ids[0])
+    assert (asked.code, asked.out, "--yes" in asked.err) == (2, "", True)
+    running = client.create(SLOW)
+    for command, place in ((remote, f"--server {service.url}"), (local, f"--home {service.home}")):
+        refused = command("delete", running.id, "--yes")
+        assert (refused.code, refused.out) == (2, "")
+        assert f"is running: `meshtune cancel {running.id} {place}` ends it first" in refused.err
+    running.cancel()
+    with monkeypatch.context() as patch:
+        patch.setenv("MESHTUNE_TOKEN", service.new_token("starter", "launch", "read:all"))
+        refused = remote("delete", ids[0], "--yes")
+    assert (refused.code, "admin" in refused.err) == (2, True)
+    for command, id in zip((remote, local), ids, strict=True):
+        gone = command("delete", id, "--yes")
+        assert (gone.code, gone.out, gone.err) == (0, f"{id} is deleted\n", "")
+        with pytest.raises(NotFound):
+            client.campaign(id)
+        assert not (service.home / "campaigns" / id).exists()
+
+
+def test_a_plan_is_confirmed_by_a_campaign_at_the_service(done, remote, local, client, tmp_path):
+    (tmp_path / "other.yaml").write_text("workload: simulated\nrunner: {kind: simulated, seconds_per_trial: 0.05}\n")
+    before = {campaign.id for campaign in client.campaigns()}
+    there = remote("confirm", done, "--with", "other.yaml")
+    (id,) = {campaign.id for campaign in client.campaigns()} - before
+    assert client.campaign(id).view.name == "confirm client"
+    assert there.out.splitlines()[0].startswith(f"{id}: gpt-micro on 8 x ")
+    here = local("confirm", done, "--with", "other.yaml")
+    assert (there.code, there.err) == (here.code, "")
+    # The lines before are of trials as they end; numbers are of each campaign's own runs.
+    ends = [re.sub(r"[\d.]+", "N", "\n".join(result.out.splitlines()[-3:])) for result in (there, here)]
+    assert ends[0] == ends[1]
+    assert "confirmed: " in ends[0]
+    (tmp_path / "other.yaml").write_text("workload: simulated\nmodel: llama3-8b\n")
+    wrong = remote("confirm", done, "--with", "other.yaml")
+    assert wrong == local("confirm", done, "--with", "other.yaml")
+    assert (wrong.code, wrong.out, "is not that of the campaign" in wrong.err) == (2, "", True)
 
 
 def test_a_service_that_is_away_or_refuses_the_token_is_told_in_one_line(remote, monkeypatch, service):

@@ -3,7 +3,9 @@ people see of one that stops."""
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import astuple
@@ -233,3 +235,76 @@ def test_show_says_which_nodes_are_excluded_and_where_attempts_ran(lab, make, co
     attempts = [line.split() for line in lines if "t0001-a" in line]
     assert [(words[3:5] if "!" in words else words[3:4]) for words in attempts] == [["n1", "!"], ["n2"]]
     assert "attempt 2 was to keep away from n1, where it could" in lines
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with campaigns of one question by two searches, and of another batch; tests only look at them."""
+    folder = tmp_path_factory.mktemp("pair")
+    spec = toy.SPEC | {"budget": {"trials": 8}, "baseline": {"tp": 1, "pp": 2}, "search": "random", "confirm": 1}
+    kinds = {"one": {}, "two": {"seed": 5}, "three": {"global_batch_size": 128}}
+    # Of which some run out of memory.
+    kinds["large"] = {"model": "llama3-8b", "cluster": "dgx-h100", "space": {}, "baseline": {"tp": 8}}
+    for name, changes in kinds.items():
+        (folder / "spec.yaml").write_text(yaml.safe_dump(spec | {"name": name, **changes}))
+        assert run_meshtune(folder, "run", "spec.yaml").code == 0
+    return folder
+
+
+def test_two_campaigns_are_told_apart_by_spec_recommended_plan_and_speed(pair):
+    words, document = said(pair, "diff", "one", "two"), json.loads(said(pair, "diff", "one", "two", "--json"))
+    assert [(one["knob"], one["before"], one["after"]) for one in document["spec"]] == [
+        ("name", "one", "two"),
+        ("seed", 0, 5),
+    ]
+    assert words.startswith("specs: name one -> two, seed 0 -> 5\nplans: ")
+    best = [json.loads(said(pair, "best", name, "--json"))["recommendation"]["setting"] for name in ("one", "two")]
+    assert [trial["plan_key"] for trial in document["trials"]] == [one["plan_key"] for one in best]
+    speeds = [one["tokens_per_s"]["value"] for one in best]
+    assert document["ratio"]["value"] == pytest.approx(speeds[1] / speeds[0])
+    assert document["ratio"]["low"] < document["ratio"]["value"] < document["ratio"]["high"]
+    assert f"is {document['ratio']['value']:.2f} times (" in words
+    assert all(one["plan_key"] in words for one in best)
+
+
+def test_campaigns_of_unlike_batches_get_a_sentence_in_place_of_a_ratio(pair):
+    document = json.loads(said(pair, "diff", "one", "three", "--json"))
+    assert document["ratio"] is None
+    assert re.fullmatch(r"three-\w+ is not as one-\w+: global batch 128, not 64", document["notes"][0])
+    assert "global batch 128, not 64" in said(pair, "diff", "one", "three")
+
+
+def test_trials_of_one_and_of_two_campaigns_are_told_apart_with_parts_of_the_step(pair):
+    for second in ("one/3", "two/3"):
+        words = said(pair, "diff", "one/0", second)
+        document = json.loads(said(pair, "diff", "one/0", second, "--json"))
+        shares = [{part["part"]: part["share"] for part in parts} for parts in document["parts"]]
+        assert all(sum(own.values()) == pytest.approx(1) for own in shares)
+        assert f"{shares[0]['compute']:.0%}".removesuffix("%") in re.search(r"(?m)^ compute .*$", words)[0]
+        for change in document["plan"]:
+            assert str(change["after"]) in words.splitlines()[1]
+        assert document["ratio"]["value"] > 0
+        assert (document["spec"] == []) is (second == "one/3")
+    same = json.loads(said(pair, "diff", "one/0", "one/0", "--json"))
+    assert (same["plan"], same["ratio"]) == ([], {"value": 1.0, "low": 1.0, "high": 1.0})
+
+
+def test_a_failed_trial_has_its_verdict_and_reason_and_no_ratio(pair):
+    trials = list(csv.DictReader(said(pair, "export-data", "large").splitlines()))
+    failed = next(trial["trial"] for trial in trials if trial["verdict"] == "oom")
+    words = said(pair, "diff", "large/0", f"large/{failed}")
+    assert re.search(r"(?m)^ verdict +ok +oom +$", words)
+    assert re.search(r"(?m)^ reason +simulated: .* simulated: out of memory in \w+ on a device of 80.0 GiB +$", words)
+    assert re.search(r"(?m)^ step time +[\d.]+ s +- +$", words)
+    assert "speed: " not in words
+    document = json.loads(said(pair, "diff", "one", f"large/{failed}", "--json"))
+    assert document["ratio"] is None
+    assert "model llama3-8b, not gpt-micro; device H100-SXM-80GB, not toy" in document["notes"][0]
+
+
+def test_a_trial_that_is_not_there_is_named(pair):
+    assert re.search(
+        r"campaign one-\w+ has no trial 99; its trials are 0 to \d+", refused(pair, "diff", "last", "one/99")
+    )
+    assert "has no trial x" in refused(pair, "diff", "one/x", "last")
+    assert "there is no campaign nothing" in refused(pair, "diff", "nothing", "last")

@@ -14,6 +14,7 @@ import re
 import secrets
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -134,6 +135,19 @@ class Used:
     campaigns: int
     trials: int
     device_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhoamiView:
+    """The token that was sent. projects: `NAME`, or `NAME:read` to read only. quotas: null is no limit; campaigns:
+    active at once, trials: planned within 24 h, device_hours: within 30 days. used: as they are counted."""
+
+    name: str
+    scopes: list[Scope]
+    projects: list[str]
+    expires_at: datetime | None
+    quotas: Quotas
+    used: Used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

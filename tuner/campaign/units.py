@@ -91,6 +91,10 @@ class Estimate:
         return f"{value} %" + (f" ({said})" if said else "")
 
 
+def times_text(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
 def interval_s(value: Estimate) -> str:
     return interval_text(seconds(value.value), seconds(value.low), seconds(value.high))
 

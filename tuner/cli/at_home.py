@@ -76,7 +76,7 @@ class CampaignAtHome:
 
     def __init__(self, service: Service, campaign: Campaign) -> None:
         self._service, self.campaign = service, campaign
-        self.id = campaign.id
+        self.id, self.home = campaign.id, service.home
 
     @property
     def state(self) -> CampaignState:
@@ -115,6 +115,9 @@ class CampaignAtHome:
             return f"being cancelled: {busy}"
         return str(self._service.store.campaign(self.id).state)
 
+    def delete(self) -> None:
+        self._service.delete(self.id)
+
     def enqueue(self, plan: str) -> Trial:
         return self._service.changing.enqueue(self.id, legal_plan(self.campaign.spec, plan))
 
@@ -131,10 +134,14 @@ class CampaignAtHome:
             console.print(f"{self.id} goes on: {busy}")
             return None
 
-    def followed(self) -> Record:
+    def followed(self, *, quiet: bool = False) -> Record:
         """Drive it, followed, until it rests."""
-        self.campaign = work_on(self._service, self.campaign)
+        self.campaign = work_on(self._service, self.campaign, quiet=quiet)
         return self.record()
+
+    def another(self, document: Mapping[str, Any], *, quiet: bool) -> Record:
+        """As of `CampaignAtService`."""
+        return CampaignAtHome(self._service, self._service.create(document, drives=True)).followed(quiet=quiet)
 
     def remeasure(self, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
         """Run each trial's plan again; nothing of that is stored."""

@@ -25,7 +25,7 @@ from meshtune.tuner.cli.spec_file import read_document, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
 from meshtune.tuner.client.client import Client, body_of
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
-from meshtune.tuner.prediction.quote import Explanation, Quote
+from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.results.record import Record
 from meshtune.tuner.specs.document import changed_document
@@ -40,25 +40,29 @@ class AtService:
     def __init__(self, place: Place) -> None:
         self._place = place
 
+    @property
+    def client(self) -> Client:
+        return Client(self._place.server)
+
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtService]:
         """The campaign whose id is or begins so, with `last` the newest. Raises WrongCall for one that is not there."""
-        with Client(self._place.server) as client:
+        with self.client as client:
             yield CampaignAtService(named(campaign_id, client.campaign, client.campaigns, NotFound), self._place)
 
     def listed(self, most: int) -> list[CampaignRow]:
-        with Client(self._place.server) as client:
+        with self.client as client:
             views = [campaign.view for campaign in client.campaigns(limit=most)]
             return [CampaignRow(view, view.created_at, view.trials) for view in views]
 
     def recommend(self, question: LaunchQuestion) -> BestKnown:
-        with Client(self._place.server) as client:
+        with self.client as client:
             return client.recommend(**{field.name: getattr(question, field.name) for field in fields(question)})
 
     @contextmanager
     def created(self, spec: Path, *, cluster: Path | None, project: str) -> Iterator[CampaignAtService]:
         body = _body_with(spec, cluster, project)
-        with Client(self._place.server) as client:
+        with self.client as client:
             with _spec_mistakes(spec):
                 campaign = client.create(body)
             yield CampaignAtService(campaign, self._place)
@@ -67,17 +71,14 @@ class AtService:
         self, spec: Path, *, cluster: Path | None, model: str = "", project: str = "", to_run: bool = False
     ) -> Quote:
         body = _body_with(spec, cluster, project, model)
-        with Client(self._place.server) as client, _spec_mistakes(spec):
+        with self.client as client, _spec_mistakes(spec):
             return client.estimate(body, to_run=to_run)
-
-    def why(self, spec: Any, plan: str) -> Explanation:
-        """spec: a document that was read here already."""
-        with Client(self._place.server) as client:
-            return client.why(spec, plan)
 
 
 class CampaignAtService(Campaign):
     """The client's campaign, and what commands do beside its calls."""
+
+    home = None  # its runner is asked there
 
     def __init__(self, remote: Campaign, place: Place) -> None:
         super().__init__(remote._link, remote.view)
@@ -122,6 +123,12 @@ class CampaignAtService(Campaign):
                 console.print(f"    meshtune {command} {self.id}{self._at.option}", soft_wrap=True)
             raise typer.Exit(130) from None
         return self.record()
+
+    def another(self, document: Mapping[str, Any], *, quiet: bool) -> Record:
+        """A new campaign beside this one, as it is once it rests. quiet: nothing is said meanwhile."""
+        with Client(self._at.server) as client:
+            made = CampaignAtService(client.create(document), self._at)
+            return made.record() if quiet and made.wait() else made.followed()
 
     def remeasure(self, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Outcome]]:
         """Run each trial's plan again, as second runs of the campaign; yield each with its new outcome."""

@@ -24,7 +24,7 @@ from meshtune.tuner.specs.read import read_spec
 
 def read_spec_file(
     spec: Path, home: Path | None, cluster: Path | None = None, model: str = ""
-) -> tuple[object, CampaignSpec, Space]:
+) -> tuple[Any, CampaignSpec, Space]:
     """The document in a spec's file, what it means, and its space. Creates nothing.
 
     model: taken in place of the spec's, a preset or a config.json from here.

@@ -18,7 +18,7 @@ from meshtune.tuner.campaign.spec import CampaignSpec, job_of, space_of
 from meshtune.tuner.campaign.stopping import phase_text
 from meshtune.tuner.campaign.trial import Trial, job_name
 from meshtune.tuner.campaign.units import measured_word, seconds
-from meshtune.tuner.cli.common import console, errors, print_page
+from meshtune.tuner.cli.common import WrongCall, console, errors, print_page
 from meshtune.tuner.cli.render import display
 from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.predictions import quote_parts
@@ -123,6 +123,15 @@ def print_best(campaign: Campaign, trials: Sequence[Trial], top: int) -> bool:
 def say_simulated(campaign: Campaign) -> None:
     if campaign.simulated:
         console.print(SIMULATED, style="yellow")
+
+
+def trial_of(record: Record, number: str) -> Trial:
+    """Raises WrongCall."""
+    known = {str(one.number): one for one in record.trials}
+    if number not in known:
+        there = f"its trials are 0 to {record.trials[-1].number}" if known else "it has none yet"
+        raise WrongCall(f"campaign {record.campaign.id} has no trial {number}; {there}")
+    return known[number]
 
 
 def print_campaign(record: Record, waits: str, nodes: Sequence[str]) -> None:

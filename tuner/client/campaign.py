@@ -9,7 +9,7 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from meshtune.runners.base import Cause
 from meshtune.runners.outcome import Verdict
@@ -23,11 +23,14 @@ from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, Block
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
 from meshtune.tuner.results.analysis.analysis import Analysis
+from meshtune.tuner.results.comparison import TrialComparison
+from meshtune.tuner.results.export import ExportView
 from meshtune.tuner.results.quantities import TrialBrief
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView
 from meshtune.tuner.service.ask_tell import Completion, Suggestion, Suggestions
-from meshtune.tuner.service.views.campaigns import CampaignView, EventPage, EventView
+from meshtune.tuner.service.job_files import JobView, LogsView, LogView
+from meshtune.tuner.service.views.campaigns import CampaignView, EventPage, EventView, ParetoView
 from meshtune.tuner.service.views.trials import TrialBriefPage, TrialPage, TrialView
 
 if TYPE_CHECKING:  # which needs Matplotlib
@@ -236,6 +239,12 @@ class CampaignCalls(Calls):
         return (yield from _ended(f"trial {number} of {self.id}", look, None))
 
     @step
+    def clone(self, changes: Mapping[str, Any], *, key: str = "") -> Steps[Self]:
+        """A new campaign of its spec, over which the changes are laid as RFC 7396 has it. key: as of `create`."""
+        view = yield from self._ask(post(self._verb("clone"), CampaignView, changes, key=key))
+        return type(self)(self._link, view)
+
+    @step
     def rerun(self, number: int) -> Steps[TrialView]:
         """Measure a trial's plan once more by a fresh job; the new trial. A campaign that is complete runs again until
         it has ended."""
@@ -245,6 +254,40 @@ class CampaignCalls(Calls):
     def revalidate(self) -> Steps[list[TrialView]]:
         """As `rerun`, of the recommended plan and the baseline, side by side."""
         return (yield from self._ask(post(self._verb("revalidate"), TrialPage))).trials
+
+    @step
+    def compare_trials(self, numbers: Sequence[int]) -> Steps[TrialComparison]:
+        """Two to five trials side by side: what their plans differ in, speed, memory, where the time of a step went."""
+        return (yield from self._ask(get(self._place("trial-comparison"), TrialComparison, {"trial": numbers})))
+
+    @step
+    def pareto(self) -> Steps[ParetoView]:
+        """The plans of which none is both slower and fuller than another one."""
+        return (yield from self._ask(get(self._place("pareto"), ParetoView)))
+
+    @step
+    def export(self, /, format: str, trial: int | str = "recommended", **options: object) -> Steps[ExportView]:
+        """A measured plan in the words of a scheduler or program, whose options may be named. trial: a number, or
+        `recommended`, `fastest-once`, `fastest-confirmed`, `best`."""
+        given = [f"{name}={json_of(value).decode()}" for name, value in options.items()]
+        query = {"trial": trial, "option": given}
+        return (yield from self._ask(get(self._place("exports", format), ExportView, query)))
+
+    @step
+    def job(self, trial: int) -> Steps[JobView]:
+        """What the runner is given to measure a trial: the command, files, and a scheduler's script."""
+        return (yield from self._ask(get(self._place("trials", trial, "job"), JobView)))
+
+    @step
+    def logs(self, trial: int, attempt: int = 1) -> Steps[list[LogView]]:
+        """The logs of a job, of its ranks and its scheduler; none once its folder was pruned."""
+        return (yield from self._ask(get(self._place("trials", trial, "attempts", attempt, "logs"), LogsView))).files
+
+    @step
+    def log(self, trial: int, name: str, attempt: int = 1) -> Steps[str]:
+        """A log as long as it is now."""
+        path = self._place("trials", trial, "attempts", attempt, "logs", name)
+        return (yield from self._ask(get(path, bytes))).decode(errors="replace")
 
     @step
     def report(self, path: str | Path) -> Steps[Path]:

@@ -22,17 +22,20 @@ from typing_extensions import Unpack
 
 from meshtune.runners.untrusted_text import SLOW_LIMITS, read_file
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.access.tokens import TOKEN_FILE, own_token
+from meshtune.tuner.access.tokens import TOKEN_FILE, WhoamiView, own_token
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.client.campaign import AsyncCampaign, Campaign, fields_of
 from meshtune.tuner.client.errors import ServiceError
 from meshtune.tuner.client.requests import Calls, Steps, get, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, step
 from meshtune.tuner.prediction.fit import FitAnswer
+from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation, Quote
+from meshtune.tuner.results.comparison import Comparison
 from meshtune.tuner.results.known_best import BestKnown
 from meshtune.tuner.service.views.campaigns import CampaignBrief, CampaignBriefPage, CampaignPage, CampaignView
 from meshtune.tuner.specs.document import parse_yaml
+from meshtune.tuner.specs.import_script import ImportedSpec
 from meshtune.tuner.specs.named_files import with_local_files
 
 URL_VARIABLE = "MESHTUNE_SERVER"
@@ -112,6 +115,18 @@ class ClientCalls(Calls, Generic[Handle]):
         return (yield from self._ask(post(place("estimates"), Quote, body)))
 
     @step
+    def project(self, spec: Spec, *, nodes: Sequence[int] = (), plan: str = "") -> Steps[Projection]:
+        """As `projection` of a campaign, before there is one."""
+        body = {"spec": document_of(spec), "nodes": nodes, "plan": plan}
+        return (yield from self._ask(post(place("projections"), Projection, body)))
+
+    @step
+    def import_script(self, script: str, /, **words: Any) -> Steps[ImportedSpec]:
+        """The spec that a launch script, a command line or a configuration comes to. words: others of SentScript: name,
+        files (the texts that it reads, by name), cluster, set (the variables that it finds) and start."""
+        return (yield from self._ask(post(place("imports"), ImportedSpec, {"script": script, **words})))
+
+    @step
     def fit(self, model: str = "", *, on: str, words: Mapping[str, Any] | None = None) -> Steps[FitAnswer]:
         """Whether a training fits, how fast it is, and what to change; without a model the largest that fits. words:
         others of FitWords, such as seq, method and program."""
@@ -123,6 +138,16 @@ class ClientCalls(Calls, Generic[Handle]):
         follow; the rest is as by default."""
         body = {"spec": document_of(spec), "plan": fields_of(plan)}
         return (yield from self._ask(post(place("spaces", "why"), Explanation, body)))
+
+    @step
+    def compare(self, ids: Sequence[str]) -> Steps[Comparison]:
+        """Campaigns side by side, 2 to 20: what each found, how it scales, and what keeps them from being compared."""
+        return (yield from self._ask(get(place("comparison"), Comparison, {"campaign": ids})))
+
+    @step
+    def whoami(self) -> Steps[WhoamiView]:
+        """What the token allows, and what of its quotas is used."""
+        return (yield from self._ask(get(place("whoami"), WhoamiView)))
 
     @step
     def recommend(

@@ -3,12 +3,13 @@ counts and a layout are written, and a layout without what follows from devices 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from meshtune.runners.documents import read_value
-from meshtune.search_spaces.checks import InvalidValue, Problem, problems_as
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Problem, problems_as
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.plan import PLAN_FIELDS, Plan
 from meshtune.search_spaces.plan_names import in_full
@@ -19,6 +20,8 @@ from meshtune.tuner.prediction.predict import Basis, Prediction, Speed, foresee,
 
 # A plan whose P(fits) is below is taken not to fit.
 LEAST_FITS = 0.5
+# Each is enumerated.
+MAX_NODE_COUNTS = 16
 # What follows from the devices and the batch.
 DERIVED = ("dp", "grad_accum_steps")
 # The axes that make a layout.
@@ -114,6 +117,20 @@ class Projection:
     least_efficiency: float
     tokens: float | None
     basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectionWords(Closed):
+    """What POST /v1/projections is told. nodes: counts; none: the spec's, doubled 5 times. plan: one layout for all of
+    them, such as `tp=8,pp=16`; empty: the best one of each. Raises InvalidValue."""
+
+    spec: Mapping[str, Any]
+    nodes: tuple[int, ...] = ()
+    plan: str = ""
+
+    def _check(self, checks: Checks) -> None:
+        fit = len(self.nodes) <= MAX_NODE_COUNTS and min(self.nodes, default=1) >= 1
+        checks.require(fit, "nodes", f"must be at most {MAX_NODE_COUNTS} counts, each at least 1")
 
 
 def count_nodes(count: int) -> str:

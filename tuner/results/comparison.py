@@ -3,17 +3,19 @@
 Efficiencies are per device, of the recommended plans, against the campaign with the fewest devices of the same kind:
 one model, device, training code and number format, and simulated or not. Between kinds there is none. Beside them
 stand the predictions of that campaign's calibrated physics for the others, scaled to pass through its recommended
-plan, so that common errors cancel. And two to five trials of one campaign side by side. Pure: campaigns and trials
-in, a value out."""
+plan, so that common errors cancel. And two to five trials of one campaign side by side, or two settings of one or two
+campaigns with all that differs. Pure: campaigns and trials in, a value out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshtune.runners.documents import plain
 from meshtune.runners.hardware import kinds_text, same_hardware
 from meshtune.runners.outcome import Verdict
+from meshtune.search_spaces.changes import Change, Moves, plan_changes
 from meshtune.search_spaces.checks import InvalidValue
 from meshtune.search_spaces.columns import columns_of
 from meshtune.search_spaces.knobs import KnobSet, sized
@@ -26,8 +28,9 @@ from meshtune.tuner.campaign.trial import Origin, PartTime, Trial, TrialState, f
 from meshtune.tuner.campaign.units import ONE, Estimate, percent
 from meshtune.tuner.prediction.predict import Basis, Speed, check_same, foresee, learn, training_of
 from meshtune.tuner.prediction.projection import scaled
-from meshtune.tuner.results.quantities import numbers_of, shown_in
+from meshtune.tuner.results.quantities import TrialBrief, numbers_of, shown_in, trial_briefs
 from meshtune.tuner.results.ranking import Ranked, rank, trial_gain
+from meshtune.tuner.results.record import Record
 from meshtune.tuner.results.sizes import on_nodes
 from meshtune.tuner.results.views import ObjectiveView, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
@@ -147,7 +150,7 @@ def compare(given: Sequence[tuple[Campaign, Sequence[Trial]]]) -> Comparison:
     return Comparison(
         objective=base.spec.objective,
         campaigns=tuple(by_id[campaign.id] for campaign in campaigns),
-        notes=(*_differences(campaigns, base), *_hardware_notes(entries), *notes),
+        notes=(*_simulated(campaigns), *_differences(campaigns, base), *_hardware_notes(entries), *notes),
     )
 
 
@@ -294,9 +297,13 @@ def _hardware_notes(entries: Sequence[_Entry]) -> list[str]:
     ]
 
 
+def _simulated(campaigns: Sequence[Campaign]) -> list[str]:
+    return [f"{one.id} is simulated: no device measured its numbers" for one in campaigns if one.simulated]
+
+
 def _differences(campaigns: Sequence[Campaign], base: Campaign) -> list[str]:
-    """Sentences on what is not as in `base`, and on campaigns that no device measured."""
-    notes = [f"{one.id} is simulated: no device measured its numbers" for one in campaigns if one.simulated]
+    """Sentences on what is not as in `base`."""
+    notes = []
     for one in campaigns:
         pairs = [(words, of(one.spec), of(base.spec)) for words, of in _ALIKE]
         differ = [f"{words} {own}, not {other}" for words, own, other in pairs if own != other]
@@ -380,3 +387,61 @@ def side_by_side(campaign: Campaign, trials: Sequence[Trial]) -> TrialComparison
         differences=tuple(row for row in rows if any(value != row.values[0] for value in row.values)),
         trials=tuple(compared),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diff:
+    """Two trials, in the order asked for. trials: null where a campaign recommends none. parts: of ComparedTrial, of a
+    run of each plan. spec: what the specs of the campaigns differ in, by path. plan: what the plans differ in. ratio:
+    the second plan's speed over the first's, over all runs: of one campaign as its objective compares speeds, of two
+    per device; null where one was not measured, or notes say what keeps the two from being compared."""
+
+    campaigns: tuple[str, ...]
+    trials: tuple[TrialBrief | None, ...]
+    parts: tuple[tuple[PartTime, ...], ...]
+    spec: Moves
+    plan: Moves
+    ratio: Estimate | None
+    notes: tuple[str, ...]
+
+
+def diff(*meant: tuple[Record, Trial | None]) -> Diff:
+    """Two trials; None stands for the one that the campaign recommends."""
+    campaigns = [record.campaign for record, _ in meant]
+    shown, entries = list[TrialBrief | None](), list[Ranked | None]()
+    for record, trial in meant:
+        ranking = rank(record.campaign, record.trials)
+        if trial is None and (best := winners_of(record.campaign.spec, ranking).recommended) is not None:
+            trial = best.trial
+        shown += [None] if trial is None else trial_briefs(record.campaign, [trial], record.trials)
+        entries.append(next((one for one in ranking if trial is not None and one.trial.plan == trial.plan), None))
+    before, after = (_leaves(plain(campaign.spec)) for campaign in campaigns)
+    changes = [Change(name, before.get(name), after.get(name)) for name in {**before, **after}]
+    simulated, apart = _simulated(campaigns), _differences(campaigns, campaigns[0])
+    apart += _hardware_notes([_entry(record.campaign, record.trials) for record, _ in meant])
+    return Diff(
+        campaigns=tuple(campaign.id for campaign in campaigns),
+        trials=tuple(shown),
+        parts=tuple(() if one is None else time_by_part(one.measurement.profile) for one in entries),
+        spec=tuple(change for change in changes if change.differs),
+        plan=() if None in shown else plan_changes(*(one.plan for one in shown if one)),
+        ratio=None if apart or len(simulated) == 1 else _ratio(*entries),
+        notes=tuple(dict.fromkeys([*apart, *simulated])),
+    )
+
+
+def _ratio(first: Ranked | None, second: Ranked | None) -> Estimate | None:
+    if first is None or second is None:
+        return None
+    if first.trial.campaign_id == second.trial.campaign_id:
+        return second.over(first).as_ratio()
+    base, speed = (one.tokens_per_s.times(1 / one.measurement.devices) for one in (first, second))
+    return speed.over(base)
+
+
+def _leaves(document: object, path: str = "") -> dict[str, Any]:
+    """The values in a document, by path; a list is one."""
+    if not isinstance(document, Mapping) or not document:
+        return {path: document if isinstance(document, bool | int | float | None) else str(document)}
+    parts = [_leaves(own, f"{path}.{key}" if path else key) for key, own in document.items()]
+    return {name: value for part in parts for name, value in part.items()}

@@ -22,7 +22,7 @@ from meshtune.runners.untrusted_text import visible
 from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
 from meshtune.tuner.campaign.trial import Origin, Trial
-from meshtune.tuner.campaign.units import Estimate, number
+from meshtune.tuner.campaign.units import Estimate, number, times_text
 from meshtune.tuner.results.ranking import NOT_CONFIRMED, Ranked, rank
 from meshtune.tuner.search.warm_start import IDLE_SOFTWARE
 
@@ -145,7 +145,7 @@ def check_handover(
         speed = f"{number(entry.tokens_per_s.value)} {there.spec.model.worded('tokens/s')}"
         text = f"with {program} the plan runs at {speed}, but {against} was not measured: {_end(there, runs, rival)}"
     else:
-        text = f"{_times(after)} {against} with {program}"
+        text = f"{times_text(after)} {against} with {program}"
         if entry.trains_otherwise:
             text += f", where it {entry.training}"
         elif not confirmed:
@@ -161,14 +161,10 @@ def check_handover(
         program=program,
         confirmed=confirmed,
         words=f"{'confirmed' if confirmed else 'not confirmed'}: {text}; {origin_verb(measured)} {measured.program}: "
-        f"{_times(before)}{'' if winner.pairs(rival) else f', {NOT_CONFIRMED}'}",
+        f"{times_text(before)}{'' if winner.pairs(rival) else f', {NOT_CONFIRMED}'}",
         before=before,
         there=after,
     )
-
-
-def _times(ratio: Estimate) -> str:
-    return f"{ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _end(there: Campaign, runs: Sequence[Trial], entry: Ranked) -> str:

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -105,6 +106,26 @@ class LogView:
     name: str
     bytes: int
     modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsView:
+    """The logs of one attempt; none where its folder was pruned."""
+
+    files: list[LogView]
+    next_page_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """What a runner is given to measure a plan. files: by name, in `directory`. script: what a batch scheduler is sent;
+    null for a runner that takes none."""
+
+    name: str
+    command: tuple[str, ...]
+    directory: str
+    script: str | None
+    files: Mapping[str, str]
 
 
 def list_logs(folder: Path) -> list[LogView]:

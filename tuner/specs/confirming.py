@@ -20,7 +20,7 @@ from meshtune.tuner.specs.read import parse_spec
 
 
 def confirming_document(
-    document: object, source: CampaignSpec, winner: Plan, rival: Plan, home: Home
+    document: object, source: CampaignSpec, winner: Plan, rival: Plan, home: Home | None
 ) -> dict[str, Any]:
     """The spec's document: the rival is the baseline, the winner the only other plan; both run again in turns.
     source: of the campaign that measured both. Of the plans the layouts are measured: knobs are the first program's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -104,6 +105,25 @@ def cancel(campaign: CampaignId, place: Place) -> None:
         console.print(f"{chosen.id} is {chosen.cancelled()}")
 
 
+@app.command(rich_help_panel=PANEL, short_help="Delete a campaign that is over, with all that was measured.")
+@placed
+def delete(
+    campaign: CampaignId,
+    place: Place,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+) -> None:
+    """Delete a campaign that is over: its trials with what they measured, its events, and the folders of its jobs."""
+    with place.there.opened(campaign) as chosen:
+        if not chosen.state.final:
+            raise WrongCall(f"{chosen.id} is {chosen.state}: `meshtune cancel {chosen.id}{place.option}` ends it first")
+        if not yes and not (sys.stdin.isatty() and console.is_terminal):
+            raise WrongCall(f"there is no terminal to ask on: --yes deletes {chosen.id}")
+        if not yes:
+            typer.confirm(f"Delete {chosen.id}, with all that it measured?", abort=True)
+        chosen.delete()
+    console.print(f"{chosen.id} is deleted")
+
+
 @app.command(rich_help_panel=PANEL, short_help="Change its name, tags, notes or budget; extend one that ended.")
 @placed
 def edit(
@@ -168,7 +188,7 @@ def show(
     """Show a campaign with every trial, or one trial with all that is known of it; with --all list the campaigns."""
     from meshtune.tuner.cli.render.display import campaigns_table
     from meshtune.tuner.cli.render.trial import trial_page
-    from meshtune.tuner.cli.telling import print_campaign
+    from meshtune.tuner.cli.telling import print_campaign, trial_of
 
     if every:
         if campaign != "last" or trial is not None:
@@ -180,9 +200,5 @@ def show(
         if trial is None:
             print_campaign(record, chosen.waits(), chosen.excluded_nodes())
             return
-    known = {one.number: one for one in record.trials}
-    if trial not in known:
-        there = f"its trials are 0 to {max(known)}" if known else "it has none yet"
-        raise WrongCall(f"campaign {record.campaign.id} has no trial {trial}; {there}")
-    spec = record.campaign.spec
-    print_page(trial_page(known[trial], spec.knobs, spec.model.worded("tokens/s")).renderables)
+    spec, shown = record.campaign.spec, trial_of(record, str(trial))
+    print_page(trial_page(shown, spec.knobs, spec.model.worded("tokens/s")).renderables)

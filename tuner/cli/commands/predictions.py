@@ -222,7 +222,6 @@ def estimate(
     if on or not (spec.exists() or str(spec).endswith(SPEC_SUFFIXES)):
         from meshtune.tuner.specs.fit_words import document_here, said
 
-        place.require_home("estimate MODEL")
         with raising(WrongCall, "", InvalidValue, InvalidSpec):
             told = said(model=str(spec), on=on, seq=seq, method=method, program=program, batch=batch)
             described, _ = document_here(told)
@@ -232,7 +231,11 @@ def estimate(
     if place.server and not (exact or plan or rank or calibrate):
         from meshtune.tuner.cli.at_service import AtService
 
-        quote = AtService(place).estimate(spec, cluster=cluster, model=model)
+        if words:
+            with AtService(place).client as client:
+                quote = client.estimate(words[0])
+        else:
+            quote = AtService(place).estimate(spec, cluster=cluster, model=model)
         print_found(quote, quote_parts(quote), as_json)
         return
     if calibrate:
@@ -254,7 +257,8 @@ def estimate(
     if place.server:
         from meshtune.tuner.cli.at_service import AtService
 
-        _print_explanation(AtService(place).why(document, plan), as_json)
+        with AtService(place).client as client:
+            _print_explanation(client.why(document, plan), as_json)
         return
     basis = stored_basis(campaign_spec, place)
     if calibrate:
@@ -357,20 +361,24 @@ def project(
         raise WrongCall(f"--tokens: must be positive, not {tokens:g}")
     trials: Sequence[Trial] = ()
     of_spec = source.endswith(SPEC_SUFFIXES)
+    if of_spec:
+        document, spec, _ = read_spec_file(Path(source), None)
     if place.server:
-        if of_spec:
-            raise WrongCall("project SPEC asks no service: give --server '' (MESHTUNE_SERVER)")
         if wall != LEAST_EFFICIENCY or tokens is not None:
             option = "--wall" if wall != LEAST_EFFICIENCY else "--tokens"
             raise WrongCall(f"project {option} is for campaigns of a home on this machine: a service does not take it")
         from meshtune.tuner.cli.at_service import AtService
 
-        with AtService(place).opened(source) as chosen:
-            projection = chosen.projection(node_counts(nodes, 1) if nodes else (), plan)
+        counts = node_counts(nodes, 1) if nodes else ()
+        if of_spec:
+            with AtService(place).client as client:
+                projection = client.project(document, nodes=counts, plan=plan)
+        else:
+            with AtService(place).opened(source) as chosen:
+                projection = chosen.projection(counts, plan)
         print_found(projection, projection_parts(projection), as_json)
         return
     if of_spec:
-        _, spec, _ = read_spec_file(Path(source), None)
         basis = stored_basis(spec, place)
     else:
         record = place.record(source)

@@ -17,9 +17,6 @@ from meshtune.tuner.cli.options import CampaignId, JsonOption, Place, placed
 
 if TYPE_CHECKING:
     from meshtune.search_spaces.checks import InvalidValue
-    from meshtune.tuner.campaign.campaign import Campaign
-    from meshtune.tuner.results.ranking import Ranked
-    from meshtune.tuner.service.service import Service
 
 app = typer.Typer()
 PANEL = "Results"
@@ -31,6 +28,7 @@ FORMATS = ", ".join(
     )
 )
 DEFAULT_URL = "http://127.0.0.1:8000"
+_MEANT = "A campaign: id, its beginning, or `last`; or a trial of it, such as last/7."
 _END = "--"
 # Where the words behind `--` are kept while Typer reads those before it.
 _OWN = "meshtune.sbatch.arguments"
@@ -55,6 +53,31 @@ def best(
         print_json(plain(best_view(record.campaign, rank(record.campaign, record.trials), top)))
     else:
         print_best(record.campaign, record.trials, top)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Compare two campaigns or trials: specs, plans, figures.")
+@placed
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help=_MEANT, show_default=False)],
+    second: Annotated[str, typer.Argument(metavar="B", help="The same.", show_default=False)],
+    place: Place,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what two campaigns or trials differ in: specs, plans, verdicts, figures, and where the time of a step goes.
+
+    Of a campaign its recommended plan is meant. Speeds have a ratio where model, batch, devices and the like are equal.
+    """
+    from meshtune.tuner.cli.render.analysis import diff_parts
+    from meshtune.tuner.cli.telling import trial_of
+    from meshtune.tuner.results import comparison
+
+    meant = []
+    for words in (first, second):
+        name, slash, number = words.partition("/")
+        record = place.record(name)
+        meant.append((record, trial_of(record, number) if slash else None))
+    found = comparison.diff(*meant)
+    print_found(found, diff_parts(found), as_json)
 
 
 @app.command(rich_help_panel=PANEL, short_help="Write a plan in the words of a program or scheduler.")
@@ -142,50 +165,40 @@ def confirm(
     Without a measured baseline the best other plan takes its place. Exit code 0: the plan is faster there too; 1: it
     is not, or was not measured.
     """
-    from meshtune.tuner.cli.at_home import open_campaign
     from meshtune.tuner.cli.render.analysis import handover_lines
+    from meshtune.tuner.cli.spec_file import yaml_file
     from meshtune.tuner.results.export import FORMATS, NothingToExport, choose
     from meshtune.tuner.results.handover import check_handover, rival_of
+    from meshtune.tuner.specs.confirming import confirming_document
+    from meshtune.tuner.specs.document import InvalidSpec
 
-    place.require_home("confirm")
-    with open_campaign(place, campaign) as (service, chosen):
-        recorded = service.store.trials(chosen.id)
-        winner = choose(chosen, recorded, trial)
-        rival = rival_of(chosen, recorded, winner)
+    with place.there.opened(campaign) as chosen:
+        record = chosen.record()
+        source = record.campaign
+        winner = choose(source, record.trials, trial)
+        rival = rival_of(source, record.trials, winner)
         if rival is None:
             words = "no measured plan of another layout and the same size to compare with; other programs know no knobs"
-            raise NothingToExport(f"campaign {chosen.id} has {words}")
-        there = _measured_there(service, chosen, winner, rival, spec, quiet=as_json)
-        if not there.state.final:
-            raise WrongCall(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
-        check = check_handover(chosen, winner, rival, there, service.store.trials(there.id))
+            raise NothingToExport(f"campaign {source.id} has {words}")
+        refusal = f"{spec}: {source.id} cannot be confirmed with it:\n"
+        other = yaml_file(spec, refusal)
+        try:
+            plans = (winner.trial.plan, rival.trial.plan)
+            document = confirming_document(other, source.spec, *plans, chosen.home)
+        except InvalidSpec as error:
+            raise WrongCall(f"{refusal}{error}") from None
+        ended = chosen.another(document, quiet=as_json)
+    there = ended.campaign
+    if not as_json:
+        console.print(f"{there.id} is {there.state}: {there.reason}", soft_wrap=True)
+    if not there.state.final:
+        raise WrongCall(f"{there.id} is {there.state}: {there.reason}; `meshtune resume {there.id}` goes on")
+    check = check_handover(source, winner, rival, there, ended.trials)
     print_found(check, handover_lines(check), as_json)
     if not as_json and check.confirmed and (kind := there.spec.workload.kind) in FORMATS:
         words = f"meshtune export {there.id} --format {kind} --output FOLDER"
         console.print(f"to export it as it ran there: {words}", soft_wrap=True)
     raise typer.Exit(0 if check.confirmed else 1)
-
-
-def _measured_there(
-    service: Service, source: Campaign, winner: Ranked, rival: Ranked, file: Path, *, quiet: bool
-) -> Campaign:
-    """The campaign of the two plans, as it ended. quiet: say nothing meanwhile."""
-    from meshtune.tuner.cli.following import work_on
-    from meshtune.tuner.cli.spec_file import yaml_file
-    from meshtune.tuner.specs.confirming import confirming_document
-    from meshtune.tuner.specs.document import InvalidSpec
-
-    refusal = f"{file}: {source.id} cannot be confirmed with it:\n"
-    other = yaml_file(file, refusal)
-    try:
-        plans = (winner.trial.plan, rival.trial.plan)
-        document = confirming_document(other, source.spec, *plans, service.home)
-    except InvalidSpec as error:
-        raise WrongCall(f"{refusal}{error}") from None
-    ended = work_on(service, service.create(document, drives=True), quiet=quiet)
-    if not quiet:
-        console.print(f"{ended.id} is {ended.state}: {ended.reason}", soft_wrap=True)
-    return ended
 
 
 @app.command(rich_help_panel=PANEL, short_help="Write campaigns as one HTML file with figures, for print.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from meshtune.search_spaces.changes import words_of
 from meshtune.search_spaces.knob_values import word
-from meshtune.tuner.campaign.units import interval_s, measured_word, number, percent, seconds
+from meshtune.tuner.campaign.units import gibibytes, interval_s, measured_word, number, percent, seconds, times_text
 from meshtune.tuner.cli.render.display import shares_text
 from meshtune.tuner.cli.render.knobs import scaling_table
 from meshtune.tuner.cli.render.terminal import new_table
@@ -18,13 +20,17 @@ from meshtune.tuner.results.analysis.forecast_check import FitCheck, ForecastChe
 from meshtune.tuner.results.analysis.knob_effects import signed
 from meshtune.tuner.results.analysis.knob_importance import Sensitivity
 from meshtune.tuner.results.analysis.why_faster import Winner
+from meshtune.tuner.results.comparison import Diff
 from meshtune.tuner.results.handover import HandoverCheck, origin_verb
 from meshtune.tuner.results.known_best import BestKnown, Provenance
+from meshtune.tuner.results.quantities import QUANTITIES
 from meshtune.tuner.results.revalidation import Revalidation
 
 # `--json` has all of them.
 MAX_EFFECTS = 20
 BAR = 30
+# A quantity by its unit.
+SHOWN: dict[str, Callable[[Any], str]] = {"s": seconds, "B": gibibytes, "share": percent, "": number}
 NO_FORECASTS = "Expected against what came: the search expected nothing of any trial that has ended"
 STANDING = {
     Provenance.MEASURED: "measured",
@@ -176,3 +182,27 @@ def handover_lines(check: HandoverCheck) -> Iterator[str | Text]:
     yield f"the plan, trial {check.trial} of {check.campaign}: {check.plan_key}"
     yield f"{check.against}: {check.against_key}"
     yield Text(check.words, style="green" if check.confirmed else "red")
+
+
+def diff_parts(diff: Diff) -> Iterator[Table | Text | str]:
+    """What the two and their specs differ in, and their figures side by side."""
+    yield f"specs: {', '.join(map(str, diff.spec)) or 'alike'}"
+    yield f"plans: {words_of(diff.plan) or 'alike'}"
+    numbers = ["none" if trial is None else str(trial.number) for trial in diff.trials]
+    names = [f"{campaign}/{number}" for campaign, number in zip(diff.campaigns, numbers, strict=True)]
+    table = new_table("", "", f"A: {names[0]}", f"B: {names[1]}")
+    rows: list[tuple[str, str, Callable[[Any], str]]] = [("plan", "plan_key", str)]
+    rows += [(name, name, str) for name in ("verdict", "failure", "reason")]
+    rows += [(one.words, one.name, SHOWN[one.unit]) for one in QUANTITIES if one.words]
+    for words, name, shown in rows:
+        # Over all runs of its plan, where there are second ones.
+        values = [getattr(getattr(one, "setting", None), name, getattr(one, name, None)) for one in diff.trials]
+        table.add_row(words, *("-" if value in (None, "") else shown(value) for value in values))
+    if all(diff.parts):
+        shares = [{part.part: percent(part.share) for part in parts} for parts in diff.parts]
+        for part in {**shares[0], **shares[1]}:
+            table.add_row(part, *(own.get(part, "-") for own in shares))
+    yield table
+    if diff.ratio is not None:
+        yield f"speed: {names[1]} is {times_text(diff.ratio)} {names[0]}"
+    yield from (Text(note, style="yellow") for note in diff.notes)
