@@ -162,6 +162,9 @@ def cut(value: Any, schema: Mapping[str, Any]) -> Any:
         return int(short) if (short := float(f"{value:.4g}")).is_integer() else short
     if not isinstance(value, str):
         return value
-    shown, most = visible(value), schema.get("maxLength", MAX_TEXT)
-    text = shown if len(shown) <= most else f"{shown[:most]} ..."
-    return f"<<{text.replace('<<', '< <').replace('>>', '> >')}>>" if schema.get("format") == "quotation" else text
+    quotes = schema.get("format") == "quotation"
+    shown, most = visible(value), schema.get("maxLength", MAX_TEXT) - 4 * quotes
+    # Characters that could end a quotation are others.
+    shown = shown.translate({ord("<"): "\u2039", ord(">"): "\u203a"}) if quotes else shown
+    text = shown if len(shown) <= most else f"{shown[: most - 4]} ..."
+    return f"<<{text}>>" if quotes else text
