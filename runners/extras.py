@@ -18,6 +18,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "kubernetes": {"the Kubernetes client": "kubernetes"},
     "report": {"Jinja": "jinja2", "Matplotlib": "matplotlib"},
     "parquet": {"PyArrow": "pyarrow"},
+    "mcp": {"the MCP package": "mcp"},
 }
 
 

@@ -18,7 +18,7 @@ from meshtune.runners.extras import EXTRAS
 
 LIBRARIES = (
     *("torch", "ray", "deephyper", "optuna", "pandas", "sklearn", "scipy", "matplotlib", "psycopg", "kubernetes"),
-    *("jinja2", "pyarrow"),
+    *("jinja2", "pyarrow", "mcp", "mcp_types", "jsonschema"),
 )
 # As `import` sees a module that is not installed.
 WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({LIBRARIES!r}));"
@@ -100,6 +100,7 @@ def light(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
         (["cluster", "probe"], {}, "the probe needs PyTorch: {torch}"),
         (["report", "last", "-o", "report.html"], {}, "a report needs Jinja and Matplotlib: {report}"),
         (["export-data", "last", "--format", "parquet"], {}, "writing Parquet needs PyArrow: {parquet}"),
+        (["mcp"], {}, "meshtune mcp needs the MCP package: {mcp}"),
         (["show", "--db", "postgresql://host/name"], {}, "a PostgreSQL database needs psycopg: {postgres}"),
     ],
 )

@@ -24,7 +24,7 @@ from new_tokens import new_token
 from service_process import free_port, meshtune, without_ours
 
 from meshtune.tuner.access.home_folder import PRIVATE, prepare_home
-from meshtune.tuner.access.tokens import Scope
+from meshtune.tuner.access.tokens import UNLIMITED, Quotas, Scope
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
 
@@ -46,12 +46,12 @@ class ServiceLab:
         self.token = self.new_token("lab", "read", "launch", "command", "admin")
         self.process: subprocess.Popen[bytes] | None = None
 
-    def new_token(self, name: str, *scopes: str) -> str:
+    def new_token(self, name: str, *scopes: str, quotas: Quotas = UNLIMITED) -> str:
         """As `meshtune token create` makes one, in this process."""
         home = Home(self.home)
         prepare_home(home, PRIVATE)
         with Store.open(self._db or home.database_url) as store:
-            header = new_token(store, name, *map(Scope, scopes))
+            header = new_token(store, name, *map(Scope, scopes), quotas=quotas)
         return header["Authorization"].removeprefix("Bearer ")
 
     def start(self, *options: str, fault: str = "") -> None:

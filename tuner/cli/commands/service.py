@@ -1,7 +1,8 @@
-"""The commands that run a service: `serve`, `open`, `token create|list|revoke` and `db upgrade|backup|check`."""
+"""The commands that run a service: `serve`, `open`, `mcp`, `token create|list|revoke` and `db upgrade|backup|check`."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from meshtune.runners.extras import require_extra
 from meshtune.runners.processes.job_user import RUN_AS
 from meshtune.tuner.access.tokens import DEFAULT_EXPIRES, NEVER, Scope
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_page
@@ -162,6 +164,16 @@ def open_(
         errors.print(f"who opens it is signed in as {made.token.name} ({made.detail})", soft_wrap=True)
         if place.home.is_dir() and any(os.environ.get(name) for name in DISPLAYS):
             show(service, link, made.token.sha256)
+
+
+@app.command(rich_help_panel=PANEL, short_help="Serve a service's campaigns to agents, as tools.")
+def mcp(server: Annotated[str, typer.Option(envvar="MESHTUNE_SERVER", help="Address of the service.")] = "") -> None:
+    """Serve tools by the Model Context Protocol, on standard input and output: for a client that starts this command.
+    The token is that of MESHTUNE_TOKEN, or of the file MESHTUNE_TOKEN_FILE."""
+    require_extra("mcp", "meshtune mcp")
+    from meshtune.tuner.client.agent import serve
+
+    asyncio.run(serve(server))
 
 
 @app.command(rich_help_panel=PANEL, short_help="Show or remove files of ended campaigns; delete a campaign.")
