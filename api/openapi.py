@@ -38,7 +38,7 @@ from meshtune.search_spaces.recipe import Recipe
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.prediction.projection import ProjectionWords
 from meshtune.tuner.search.registry import searches
-from meshtune.tuner.service.ask_tell import Ask, Completion
+from meshtune.tuner.service.ask_tell import Ask, Completion, Report
 from meshtune.tuner.service.views.problems import ProblemDetails
 from meshtune.tuner.specs.fit_words import FitWords
 from meshtune.tuner.specs.import_script import SentScript
@@ -234,8 +234,12 @@ PLAN_BODY = _body(
 
 SUGGEST_BODY = _body(
     _inline(Ask, title="Ask"),
-    {"two": {"summary": "Up to two trials, within 20 s", "value": {"count": 2, "wait_s": 20}}},
+    {"worker": {"summary": "For a worker", "value": {"wait_s": 20, "worker": "node-3", "lease_s": 60}}},
     required=False,
+)
+HEARTBEAT_BODY = _body(
+    _inline(Report, title="Report"),
+    {"steps": {"summary": "Two steps so far", "value": {"claim": "demo-t0003-a1", "step_times_s": [1.21, 1.2]}}},
 )
 COMPLETION_BODY = _body(
     _inline(Completion),

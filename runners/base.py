@@ -138,11 +138,22 @@ def require_fit(name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLease:
+    """Whose a claimed job is: `worker`, empty where it gave no name. seconds: its longest silence, after which the job
+    is lost; None: the time limit alone counts. heard: how often, not when. step_times_s: of the steps it reported."""
+
+    worker: str = ""
+    seconds: float | None = None
+    heard: int = 0
+    step_times_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """One look at a job. Times are seconds since the epoch by the runner's clock, which may be wrong or set anew.
     elapsed_s: how long it has run, by a clock that nobody sets; None where the runner has none. reason: a sentence for
     people, where the state needs one. warning: what disturbed the job, and so what it measured, whatever its state;
-    of a queued one, what must be mended before it starts."""
+    of a queued one, what must be mended before it starts. lease: of one that runs because somebody claimed it."""
 
     state: JobState
     reason: str = ""
@@ -158,6 +169,7 @@ class JobStatus:
     cause: Cause | None = None
     # The end of the scheduler's own log of a job that failed, its launcher's complaints included.
     log_tail: str = ""
+    lease: WorkerLease | None = None
 
 
 class Runner(Protocol):

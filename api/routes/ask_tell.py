@@ -25,11 +25,11 @@ from meshtune.api.dependencies import (
 )
 from meshtune.api.errors import InvalidBody, TooManyRequests
 from meshtune.api.middleware.idempotency import HEADER
-from meshtune.api.openapi import COMPLETION_BODY, SUGGEST_BODY
+from meshtune.api.openapi import COMPLETION_BODY, HEARTBEAT_BODY, SUGGEST_BODY
 from meshtune.runners.documents import read_value
 from meshtune.search_spaces.checks import problems_as
 from meshtune.tuner.access.tokens import Token
-from meshtune.tuner.service.ask_tell import Ask, Completion, Suggestions
+from meshtune.tuner.service.ask_tell import Ask, Completion, Heartbeat, Report, Suggestions
 from meshtune.tuner.service.views.trials import TrialView, trial_view
 
 router = APIRouter(prefix="/v1", tags=["ask and tell"])
@@ -56,12 +56,13 @@ async def suggest_trials(
     service: ServiceHandle,
 ) -> Suggestions:
     """Claim trials that wait to be measured, each for one caller alone; none where nothing waits within `wait_s`, or
-    the campaign is over (`state`). With an Idempotency-Key the same request gets the same trials again."""
+    the campaign is over (`state`). With an Idempotency-Key the same request gets the same trials again; a `worker` gets
+    those first that it has not completed."""
     with problems_as(InvalidBody):
         ask = read_value(Ask, document or {})
     key = request.headers.get(HEADER, "")
     by = _word(caller, key) if key else ""
-    suggest = partial(service.ask_tell.suggest, campaign_id, ask.count, by, _word(caller))
+    suggest = partial(service.ask_tell.suggest, campaign_id, ask, by, _word(caller))
     clock, stop = asyncio.get_running_loop().time, request.app.state.stop
     end, answer = clock() + ask.wait_s, await run_in_threadpool(suggest)
     if answer.suggestions or not ask.wait_s:
@@ -94,6 +95,19 @@ def complete_trial(
         completion = read_value(Completion, document)
         trial = service.ask_tell.complete(campaign_id, number, completion, _word(caller))
     return trial_view(trial)
+
+
+@router.post(
+    "/campaigns/{campaign_id}/trials/{number}:heartbeat", dependencies=[launches], openapi_extra=HEARTBEAT_BODY
+)
+def heartbeat_trial(
+    request: Request, campaign_id: ChangeableId, number: TrialNumber, document: SpecDocument, service: ServiceHandle
+) -> Heartbeat:
+    """Renew the lease of a claim, and report the steps timed so far. The worker goes on with its trial unless
+    `should_stop`: its claim or the campaign is over, or, with racing, the trial is surely slower than the best."""
+    request.state.changes = False  # so many would leave the audit log no place for others
+    with problems_as(InvalidBody):
+        return service.ask_tell.heartbeat(campaign_id, number, read_value(Report, document))
 
 
 def _word(caller: Token, key: str = "") -> str:

@@ -12,16 +12,16 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from meshtune.runners.base import JobSpec, JobState, JobStatus, require_fit
+from meshtune.runners.base import JobSpec, JobState, JobStatus, WorkerLease, require_fit
 from meshtune.runners.documents import read_value
 from meshtune.runners.job_files import opened_folder
-from meshtune.runners.outcome import RESULT_FILE
-from meshtune.runners.schedulers.file_queue import FileQueue
+from meshtune.runners.outcome import MAX_STEPS, RESULT_FILE
+from meshtune.runners.schedulers.file_queue import CLAIMS, FileQueue
 from meshtune.search_spaces.checks import Closed
 from meshtune.search_spaces.cluster import ClusterSpec
 
@@ -43,6 +43,7 @@ class ClaimableJob:
     claimed_at: float | None = None
     claimed_by: str = ""
     claimant: str = ""
+    lease: WorkerLease = field(default_factory=WorkerLease)
 
 
 class NotClaimed(Exception):
@@ -80,21 +81,39 @@ class ExternalRunner:
     def close(self) -> None:
         """There is nothing to give back."""
 
-    def claim(self, names: Sequence[str], most: int, by: str = "", claimant: str = "") -> list[ClaimableJob]:
-        """Of these jobs at most so many that were claimed by this word before, or else wait, in their order; they run
-        from now on, each for one claimant. by: a word of the request, so that it may be repeated; empty: it may not.
-        Raises RunnerUnavailable."""
+    def claim(
+        self, names: Sequence[str], most: int, by: str = "", claimant: str = "", lease: WorkerLease | None = None
+    ) -> list[ClaimableJob]:
+        """Of these jobs at most so many that were claimed by this word before, or else that the claimant's worker has
+        and starts anew, then that wait, in their order; they run from now on, each for one claimant. by: a word of the
+        request, so that it may be repeated; empty: it may not. Raises RunnerUnavailable."""
         if not self._queue.begun:
             return []
         with self._queue.alone(f"the external jobs in {self._queue.root} cannot be claimed") as now:
             there = [name for name in names if (status := self._look(name, now)) and not status.state.final]
             open_ = [job for name in there if (job := self._queue.job(name)) is not None]
-            own = [job for job in open_ if by and job.claimed_by == by]
-            if own:
+            if own := [job for job in open_ if by and job.claimed_by == by]:
                 return own
+            lease = lease or WorkerLease()
+            held = [job for job in open_ if (job.claimant, job.lease.worker) == (claimant, lease.worker or None)][:most]
+            again = [replace(job, claimed_by=by, lease=replace(lease, heard=job.lease.heard + 1)) for job in held]
+            for job in again:
+                self._queue.write(job, CLAIMS)
             free = (job for job in open_ if job.claimed_at is None)
-            claims = (replace(job, claimed_at=now, claimed_by=by, claimant=claimant) for job in free)
-            return list(islice(filter(self._queue.claim, claims), most))
+            claims = (replace(job, claimed_at=now, claimed_by=by, claimant=claimant, lease=lease) for job in free)
+            return [*again, *islice(filter(self._queue.claim, claims), most - len(again))]
+
+    def heartbeat(self, name: str, step_times_s: Sequence[float]) -> JobStatus | None:
+        """The worker of a job that runs is there, and has timed these steps: of two reports the longer counts, so that
+        they may come twice and in any order. The job's state, None for one that never was. Raises RunnerUnavailable."""
+        with self._queue.alone(f"{name} cannot be reported of") as now:
+            status, job = self._look(name, now), self._queue.job(name)
+            if status is None or job is None or status.lease is None:
+                return status
+            steps = max(tuple(step_times_s)[-MAX_STEPS:], job.lease.step_times_s, key=len)
+            job = replace(job, lease=replace(job.lease, heard=job.lease.heard + 1, step_times_s=steps))
+            self._queue.write(job, CLAIMS)
+            return replace(status, lease=job.lease)
 
     @contextmanager
     def telling(self, name: str) -> Iterator[str]:
@@ -119,7 +138,7 @@ class ExternalRunner:
         if (reported_at := _reported_at(job.directory)) is not None:
             ended_at = min(now, max(job.claimed_at, reported_at))
             return self._queue.end(id, _ended(JobState.SUCCEEDED, job, ended_at, "", exit_code=0))
-        return JobStatus(state=JobState.RUNNING, started_at=job.claimed_at)
+        return JobStatus(state=JobState.RUNNING, started_at=job.claimed_at, lease=job.lease)
 
 
 def _ended(state: JobState, job: ClaimableJob, at: float, reason: str, exit_code: int | None = None) -> JobStatus:

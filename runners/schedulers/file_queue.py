@@ -51,8 +51,7 @@ class FileQueue(Generic[Job]):
     def submit(self, spec: JobSpec, job_at: Callable[[float], Job]) -> str:
         """Write the files of a job that is new, and the job as `job_at` has it for this moment. Raises SubmitFailed."""
         with self.alone(f"{spec.name} cannot be written", SubmitFailed) as now:
-            for folder in (JOBS, OVER):
-                (self.root / folder).mkdir(exist_ok=True)
+            (self.root / OVER).mkdir(exist_ok=True)
             if self.find(spec.name) is None:
                 write_files(spec.directory.resolve(), spec.files)
                 self.write(job_at(now))
@@ -90,8 +89,9 @@ class FileQueue(Generic[Job]):
         path = self.root / OVER / name
         return read_json_file(JobStatus, path) if is_fit(name) and path.exists() else None
 
-    def write(self, job: Job) -> None:
-        write_whole(self.root / JOBS / job.name, json.dumps(plain(job)))
+    def write(self, job: Job, folder: str = JOBS) -> None:
+        (self.root / folder).mkdir(exist_ok=True)
+        write_whole(self.root / folder / job.name, json.dumps(plain(job)))
 
     def claim(self, job: Job) -> bool:
         """Write the job with its claim; False where another was first, whom no lock may keep: it ends at a machine."""

@@ -28,7 +28,8 @@ OPERATION_IDS = """
     get_recommendation list_events whoami list_audit delete_campaign clone_campaign get_job export_trial
     export_campaign list_trial_logs read_trial_log explain_plan explain_plan_of_spec project_campaign project_spec
     compare_campaigns list_presets get_model_preset get_cluster_preset list_examples get_registry list_runners
-    suggest_trials complete_trial change_campaign spec_as_written enqueue_trial rerun_trial revalidate_campaign
+    suggest_trials complete_trial heartbeat_trial
+    change_campaign spec_as_written enqueue_trial rerun_trial revalidate_campaign
     compare_trials archive_trial archive_campaign get_record get_data get_report
     list_calibrations list_knobs report_result stream read_metrics live ready
 """

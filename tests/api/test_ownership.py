@@ -79,7 +79,7 @@ VERBS = {
     """,
     Verb.CHANGE: """
         pause_campaign resume_campaign cancel_campaign change_campaign enqueue_trial rerun_trial revalidate_campaign
-        suggest_trials complete_trial
+        suggest_trials complete_trial heartbeat_trial
     """,
     Verb.CLONE: "clone_campaign",
     Verb.DELETE: "delete_campaign",
@@ -183,7 +183,7 @@ def operations(site) -> dict[str, tuple[str, str]]:
     }
 
 
-BODIES = {"enqueue_trial": {"plan": {"tp": 1}}, "complete_trial": {"verdict": "oom"}}
+BODIES = {"enqueue_trial": {"plan": {"tp": 1}}, "complete_trial": {"verdict": "oom"}, "heartbeat_trial": {"claim": "x"}}
 
 
 def ask(site: TestClient, operations: Any, operation: str, id: str, headers: dict[str, str]) -> Response:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import fsum
 from types import MappingProxyType
 
 from meshtune.runners.base import Cause, JobState, JobStatus
@@ -44,7 +45,7 @@ FAULTS_S = 86400.0
 class PolledJob:
     """One look at an attempt's job. Its status has times by our clock; running_s: how long it has run, by one clock
     that nobody sets; of a claimed one, without our absences. waited_s: how long ago it was sent, by that clock, when
-    the runner was asked. listened_s: for how long there has been no absence."""
+    the runner was asked. listened_s, silent_s: for how long there has been no absence, and no word of the worker."""
 
     status: JobStatus
     # There exactly when the status is final.
@@ -52,6 +53,7 @@ class PolledJob:
     running_s: float = 0.0
     waited_s: float = 0.0
     listened_s: float = 0.0
+    silent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +135,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class EndClaim:
-    """Tell of the trial what nobody has told, unless somebody does so first: its time is up."""
+    """Tell of the trial what nobody has told, unless somebody does so first: its time or its worker's lease is up."""
 
     number: int
+    verdict: Verdict
     reason: str
 
 
@@ -322,11 +325,21 @@ def _wind_down(unfinished: Sequence[Trial], state: CampaignState, reason: str) -
 def _overtime(campaign: Campaign, known: Sequence[tuple[Trial, PolledJob]]) -> list[Intent]:
     limit = campaign.spec.trial.limit_s
     if campaign.spec.runner.kind == EXTERNAL:
-        why = f"its claim told no result within its time limit of {limit:g} s"
-        untold = [trial for trial, seen in known if seen.running_s >= limit and seen.listened_s >= GRACE_S]
-        return [EndClaim(trial.number, why) for trial in untold]
+        heard = [(trial.number, seen) for trial, seen in known if seen.listened_s >= GRACE_S]
+        return [EndClaim(number, *end) for number, seen in heard if (end := _end_of_claim(seen, limit))]
     late = [trial for trial, seen in known if seen.running_s > limit + OVERTIME_S]
     return [Cancel(trial.number, f"ran longer than its time limit of {limit:g} s") for trial in late]
+
+
+def _end_of_claim(seen: PolledJob, limit_s: float) -> tuple[Verdict, str] | None:
+    lease = seen.status.lease
+    if lease is not None and lease.seconds is not None and seen.silent_s >= lease.seconds:
+        times = lease.step_times_s
+        steps = f"{len(times)} steps of {fsum(times) / len(times):.4g} s" if times else "no step"
+        silence = f"was silent for {seen.silent_s:.0f} s of a lease of {lease.seconds:g} s"
+        return Verdict.LOST, f"worker {lease.worker or 'without a name'} {silence}; it had reported {steps}"
+    late = f"its claim told no result within its time limit of {limit_s:g} s"
+    return (Verdict.TIMED_OUT, late) if seen.running_s >= limit_s else None
 
 
 def nodes_to_avoid(trials: Sequence[Trial], trial: Trial, faults: Mapping[str, int]) -> tuple[str, ...]:

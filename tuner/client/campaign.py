@@ -28,7 +28,7 @@ from meshtune.tuner.results.export import ExportView
 from meshtune.tuner.results.quantities import TrialBrief
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView
-from meshtune.tuner.service.ask_tell import Completion, Suggestion, Suggestions
+from meshtune.tuner.service.ask_tell import Completion, Heartbeat, Report, Suggestion, Suggestions
 from meshtune.tuner.service.job_files import JobView, LogsView, LogView
 from meshtune.tuner.service.views.campaigns import CampaignView, EventPage, EventView, ParetoView
 from meshtune.tuner.service.views.trials import TrialBriefPage, TrialPage, TrialView
@@ -198,10 +198,21 @@ class CampaignCalls(Calls):
         return (yield from self._ask(post(self._place("trials"), TrialView, {"plan": fields_of(plan)})))
 
     @step
-    def suggest(self, count: int = 1, *, wait_s: float = 20.0) -> Steps[Suggestions]:
+    def suggest(
+        self, count: int = 1, *, wait_s: float = 20.0, worker: str = "", lease_s: float | None = None
+    ) -> Steps[Suggestions]:
         """Trials to measure by one's own means, of a campaign whose runner is `external`; each goes to one caller
-        alone. None where nothing waits within wait_s, or the campaign is over (`state`)."""
-        return (yield from self._ask(post(self._verb("suggest"), Suggestions, {"count": count, "wait_s": wait_s})))
+        alone. None where nothing waits within wait_s, or the campaign is over (`state`). worker: a name, whose trials
+        that are not completed come first. lease_s: a worker that is silent for longer loses them (`heartbeat`)."""
+        of_worker = {"worker": worker, "lease_s": lease_s} if worker or lease_s is not None else {}
+        asked = {"count": count, "wait_s": wait_s, **of_worker}
+        return (yield from self._ask(post(self._verb("suggest"), Suggestions, asked)))
+
+    @step
+    def heartbeat(self, suggestion: Suggestion, step_times_s: Sequence[float] = ()) -> Steps[Heartbeat]:
+        """Say that the suggestion is still measured, and the seconds of all steps timed so far; whether to go on."""
+        report = Report(claim=suggestion.claim, step_times_s=tuple(step_times_s))
+        return (yield from self._ask(post(self._place("trials", f"{suggestion.trial}:heartbeat"), Heartbeat, report)))
 
     @step
     def complete(
@@ -217,9 +228,9 @@ class CampaignCalls(Calls):
         reason: str = "",
         log_tail: str = "",
     ) -> Steps[TrialView]:
-        """Tell how a suggestion went, whose claim it names, or a trial by its number: the seconds of each timed step,
-        with the most loaded memory of each rank, and losses and gradient norms of the first steps, where known; or a
-        verdict such as `oom`, with its reason. The trial, once the campaign has taken that."""
+        """Tell how a suggestion went, whose claim it names, or a trial by its number: the seconds of each timed step
+        (none: as reported), the most loaded memory of each rank, losses and gradient norms of the first steps, where
+        known; or a verdict such as `oom`, with its reason. The trial, once the campaign has taken that."""
         number, claim = (trial, "") if isinstance(trial, int) else (trial.trial, trial.claim)
         completion = Completion(
             claim=claim,

@@ -5,22 +5,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from meshtune.runners.base import JobState, WorkerLease
 from meshtune.runners.documents import plain
+from meshtune.runners.measuring import is_surely_slower
 from meshtune.runners.outcome import OF_FIRST_STEPS, RESULT_VERSION, Measurement, Outcome, Verdict, parse_result
 from meshtune.runners.registry import EXTERNAL
 from meshtune.runners.schedulers.external import ExternalRunner, NotClaimed
-from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit, raising
+from meshtune.search_spaces.checks import Checks, Closed, InvalidValue, Limit, Text, raising
 from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.campaign import Campaign, CampaignState, Home
 from meshtune.tuner.campaign.changes import CannotChange
+from meshtune.tuner.campaign.decide import incumbent_step_time_s
 from meshtune.tuner.campaign.eligibility import impossible
 from meshtune.tuner.campaign.listing import TrialsWanted
 from meshtune.tuner.campaign.spec import CampaignSpec, workload_of
-from meshtune.tuner.campaign.trial import Trial, TrialState
+from meshtune.tuner.campaign.trial import Attempt, Trial, TrialState
 
 if TYPE_CHECKING:  # clients read these values, and need no database
     from meshtune.tuner.service.job_files import Reports
@@ -32,6 +35,8 @@ MAX_OPEN = 1000
 _WITH_ARGUMENTS = ("command", "megatron", "deepspeed", "torchtitan")
 # Of a completion, as a measurement has them.
 _MEASURED = ("step_times_s", "warmup_times_s", *OF_FIRST_STEPS, "peak_memory_bytes", "peak_held_bytes", "software")
+# Whose completion may have steps.
+_TIMED = ("", Verdict.OK, Verdict.PRUNED)
 # What a program may say of a trial that it could not measure.
 TELLABLE = (Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST, Verdict.ILLEGAL)
 
@@ -61,16 +66,36 @@ class Suggestions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask(Closed):
-    """count: trials at the most. wait_s: how long to wait for the first one."""
+    """count: trials at the most. wait_s: how long to wait for the first one. worker: a name; what it has not completed
+    comes first. lease_s: its longest silence, after which its trials are lost; null: their time limit alone counts."""
 
     count: Annotated[int, Limit(1, 100, whole=True)] = 1
     wait_s: Annotated[float, Limit(0, 30)] = 0.0
+    worker: Annotated[str, Text(r"^[^\x00-\x1f\x7f]*$", "be one line of at most 100 characters", None, 100)] = ""
+    lease_s: Annotated[float, Limit(5, 86400)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Closed):
+    """claim: of the suggestion. step_times_s: of all steps timed so far; of two reports the longer counts."""
+
+    claim: str
+    step_times_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """should_stop: no more steps of the trial are of use; why: reason. lease_s: the longest silence from now on."""
+
+    should_stop: bool
+    reason: str
+    lease_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion(Closed):
-    """How a trial went: what was measured, or a verdict. step_times_s: of each timed optimizer step, in order. The
-    others as in a job's result file; per rank where they are lists of bytes. claim: of the suggestion."""
+    """How a trial went: what was measured, or a verdict. step_times_s: of each timed optimizer step; none: as reported.
+    The others as in a job's result file; per rank where they are lists of bytes. claim: of the suggestion."""
 
     step_times_s: tuple[float, ...] = ()
     warmup_times_s: tuple[float, ...] = ()
@@ -90,17 +115,16 @@ class Completion(Closed):
         word = self.verdict.lower()
         problem = f"must be one of {', '.join(TELLABLE)}, or left out with step_times_s, not {self.verdict[:60]!r}"
         if self.step_times_s:
-            checks.require(word in ("", Verdict.OK), "verdict", f"does not go with step_times_s: {self.verdict[:60]!r}")
-        elif word in ("", Verdict.OK):
-            checks.require(False, "step_times_s", "is missing: name the timed steps, or else a verdict")
+            checks.require(word in _TIMED, "verdict", f"does not go with step_times_s: {self.verdict[:60]!r}")
         else:
-            checks.require(word in TELLABLE, "verdict", problem)
+            checks.require(word in (*_TIMED, *TELLABLE), "verdict", problem)
 
     def outcome(self, spec: CampaignSpec, plan: Plan) -> Outcome:
         """Raises InvalidValue for numbers that nobody can have measured."""
+        verdict = Verdict(self.verdict.lower() or Verdict.OK)
         facts: dict[str, Any] = {"reason": self.reason, "log_tail": self.log_tail, "failed_rank": self.failed_rank}
-        if not self.step_times_s:
-            return Outcome(verdict=Verdict(self.verdict.lower()), **facts)
+        if not self.step_times_s and verdict is not Verdict.OK:
+            return Outcome(verdict=verdict, **facts)
         measurement = Measurement(
             tokens_per_step=plan.global_batch_size * spec.model.seq_len,
             devices=plan.world_size,
@@ -111,7 +135,8 @@ class Completion(Closed):
         )
         if (problem := impossible(spec, measurement)) is not None:
             raise InvalidValue([problem])
-        return Outcome(verdict=Verdict.OK, measurement=measurement, **facts)
+        facts["partial" if verdict is Verdict.PRUNED else "measurement"] = measurement
+        return Outcome(verdict=verdict, **facts)
 
 
 class AskTell:
@@ -121,15 +146,16 @@ class AskTell:
         self._store, self._reports = store, reports
         self._runner = ExternalRunner(home.runner(EXTERNAL))
 
-    def suggest(self, campaign_id: str, count: int, by: str = "", claimant: str = "") -> Suggestions:
-        """Claim at most so many trials that wait; none where there are none. by, claimant: as `ExternalRunner.claim`.
-        Raises NotFound, CannotChange, RunnerUnavailable."""
+    def suggest(self, campaign_id: str, ask: Ask, by: str = "", claimant: str = "") -> Suggestions:
+        """Claim trials that wait; none where there are none. by, claimant: as `ExternalRunner.claim`. Raises NotFound,
+        CannotChange, RunnerUnavailable."""
         campaign = self._campaign(campaign_id)
         wanted = TrialsWanted(state=(TrialState.SUBMITTED, TrialState.RUNNING), limit=MAX_OPEN)
         page = self._store.pages.trials(campaign_id, wanted, listed=True)
         trials = {trial.last.job_name: trial for _, trial, _ in page if isinstance(trial, Trial)}
         open_ = [] if campaign.state is CampaignState.CANCELLING else list(trials)
-        claimed = self._runner.claim(open_, count, by, claimant)
+        lease = WorkerLease(worker=ask.worker, seconds=ask.lease_s)
+        claimed = self._runner.claim(open_, ask.count, by, claimant, lease)
         with_arguments = campaign.spec.workload.kind in _WITH_ARGUMENTS
         suggestions = [
             Suggestion(
@@ -151,14 +177,19 @@ class AskTell:
         have been claimed anew. Raises NotFound, InvalidValue, CannotChange for a claim that is not the trial's, is over
         or completed otherwise, RunnerUnavailable."""
         campaign, trial = self._campaign(campaign_id), self._store.trial(campaign_id, number)
-        text = result_of(completion.outcome(campaign.spec, trial.plan))
-        parse_result(text)
         named = [attempt for attempt in trial.attempts if attempt.job_name == completion.claim]
         attempt, earlier = [*named, trial.last][0], [] if completion.claim else trial.attempts[:-1]
         job = attempt.job_name
         with raising(CannotChange, f"trial {number} of campaign {campaign_id} cannot be completed", NotClaimed):
             if completion.claim and not named:
                 raise NotClaimed(f"it has no claim {completion.claim[:100]!r}")
+            if not completion.step_times_s and completion.verdict.lower() in _TIMED:
+                known, end = self._told(campaign_id, attempt)
+                if known is None and completion.verdict.lower() != Verdict.PRUNED:
+                    raise NotClaimed(f"no steps of it are known, and {end}")
+                completion = replace(completion, step_times_s=() if known is None else known.step_times_s)
+            text = result_of(completion.outcome(campaign.spec, trial.plan))
+            parse_result(text)
             if any(self._reports.kept(campaign_id, other.job_name) == text for other in earlier):
                 raise NotClaimed("an earlier claim of it was completed so: name the claim")
             if not attempt.state.final:
@@ -168,9 +199,38 @@ class AskTell:
                     if self._reports.keep(campaign_id, job, text):
                         return trial
             if self._reports.kept(campaign_id, job) != text:
-                ended = "completed with another result" if attempt.outcome is None else attempt.outcome.verdict
-                raise NotClaimed(f"it is {ended}")
+                end = self._told(campaign_id, attempt)[1]
+                raise NotClaimed(f"{end}; the trial is {trial.state}: ask for it while it waits, else `:rerun` it")
         return trial
+
+    def heartbeat(self, campaign_id: str, number: int, report: Report) -> Heartbeat:
+        """Renew the lease of a claim, whose worker is to stop where that is over or the trial is surely slower than the
+        best. Raises NotFound, InvalidValue, CannotChange for a claim that never was, RunnerUnavailable."""
+        campaign, trial = self._campaign(campaign_id), self._store.trial(campaign_id, number)
+        given_up = Completion(verdict=Verdict.PRUNED, step_times_s=report.step_times_s)
+        steps = given_up.outcome(campaign.spec, trial.plan).partial
+        named = [attempt for attempt in trial.attempts if attempt.job_name == report.claim]
+        status = self._runner.heartbeat(report.claim, () if steps is None else steps.step_times_s) if named else None
+        if status is None or status.state is JobState.QUEUED:
+            raise CannotChange(f"trial {number} of campaign {campaign_id} has no claim {report.claim[:100]!r}")
+        reason = ""
+        if status.lease is None:
+            _, reason = self._told(campaign_id, named[0])
+        elif campaign.state is CampaignState.CANCELLING:
+            reason = f"the campaign is cancelling: {campaign.reason}"
+        elif steps is not None and campaign.spec.trial.racing:
+            best_s = incumbent_step_time_s(campaign, self._store.pages.listed(campaign_id), trial)
+            if best_s is not None and is_surely_slower(steps.step_times_s, best_s):
+                reason = f"steps of {steps.step_time_s:.4g} s are surely slower than the incumbent's of {best_s:.4g} s"
+        return Heartbeat(should_stop=reason != "", reason=reason, lease_s=(status.lease or WorkerLease()).seconds)
+
+    def _told(self, campaign_id: str, attempt: Attempt) -> tuple[Measurement | WorkerLease | None, str]:
+        """The steps of a claim's result, and how it ended; before that, the steps that were reported."""
+        kept = self._reports.kept(campaign_id, attempt.job_name)
+        told = parse_result(kept) if kept else attempt.outcome
+        if told is None:
+            return self._runner.poll([attempt.job_name])[attempt.job_name].lease, "nobody measures it"
+        return told.measurement or told.partial, ": ".join(filter(None, (f"it is {told.verdict}", told.reason)))
 
     def _campaign(self, campaign_id: str) -> Campaign:
         campaign = self._store.campaign(campaign_id)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable
+from meshtune.runners.base import Cause, InvalidJob, JobSpec, JobState, JobStatus, RunnerUnavailable, WorkerLease
 from meshtune.runners.outcome import MAX_REASON, Outcome, Verdict
 from meshtune.runners.programs.workloads.base import Workload
 from meshtune.runners.registry import EXTERNAL, create_runner, scheduler_name
@@ -91,6 +91,8 @@ class Session:
     _seen: dict[str, tuple[float, float]] = field(default_factory=dict)
     # By job name: when the job was sent, by the timer.
     _sent: dict[str, float] = field(default_factory=dict)
+    # By job name: how often its worker had been heard at the last look, and since when.
+    _heard: dict[str, tuple[int, float]] = field(default_factory=dict)
     # By job name: how long the jobs had run at the last look.
     _running_s: dict[str, float] = field(default_factory=dict)
     # The lesson of the calibration that the task starts from.
@@ -146,6 +148,13 @@ class Session:
         self._running_s = {one.job_name: self._ran_s(one, status) for one, status in looks}
         self._seen = {name: seen for name, seen in self._seen.items() if name in self._running_s}
         return self._running_s
+
+    def silent_s(self, job_name: str, lease: WorkerLease | None) -> float:
+        """How long ago the job's worker was heard, as far as we were there."""
+        now, heard = self._now(), 0 if lease is None else lease.heard
+        if self._heard.get(job_name, (-1, now))[0] != heard:
+            self._heard[job_name] = (heard, now)
+        return now - self._heard[job_name][1]
 
     def waited_s(self, attempt: Attempt) -> float:
         """How long ago the attempt was sent; of what passed before this process knew of it, the wall's clock tells."""

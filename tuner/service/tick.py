@@ -111,7 +111,7 @@ class Ticker:
         for job_id, status in statuses.items():
             trial = by_job[job_id]
             job, sent_at = trial.last.job_name, trial.last.submitted_at
-            waited_s = session.waited_s(trial.last) - age_s
+            waited_s, silent_s = session.waited_s(trial.last) - age_s, session.silent_s(job, status.lease)
             # Of a job that was seen running before, the start tells less and less.
             new = status.state.final or trial.state is TrialState.SUBMITTED
             if new and (ahead_s := skew_s(status, sent_at, now)) is not None:
@@ -120,7 +120,7 @@ class Ticker:
             outcome = session.read(trial, directory, status) if status.state.final else None
             if outcome is not None or not status.state.final:
                 seen = by_our_clock(status, sent_at, now)
-                polled[trial.number] = PolledJob(seen, outcome, running_s[job], waited_s, listened_s)
+                polled[trial.number] = PolledJob(seen, outcome, running_s[job], waited_s, listened_s, silent_s)
         return polled
 
     def _act(self, intent: decisions.Intent, session: Session) -> bool:
@@ -147,8 +147,8 @@ class Ticker:
                 return self._submit(session, session.trials[number])
             case decisions.Cancel(number, reason):
                 return session.call_back(session.trials[number], reason)
-            case decisions.EndClaim(number, reason):
-                text = result_of(Outcome(verdict=Verdict.TIMED_OUT, reason=reason))
+            case decisions.EndClaim(number, verdict, reason):
+                text = result_of(Outcome(verdict=verdict, reason=reason))
                 return self.reports.keep(id, session.trials[number].last.job_name, text)
             case decisions.PlanBaseline():
                 assert session.campaign.spec.baseline is not None
