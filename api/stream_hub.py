@@ -41,6 +41,8 @@ class Subscriber:
     campaign: str | None
     # Who opened it.
     reader: Rights
+    # Of what kinds; empty: of all.
+    kinds: frozenset[str]
     # Ends it while it is sent to, for a client that does not keep up.
     cut: Callable[[], None]
     # Events not sent yet, by their ids.
@@ -50,6 +52,9 @@ class Subscriber:
     live: bool = False
     # No more events come.
     ended: bool = False
+
+    def wants(self, event: Event) -> bool:
+        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
 
     def take(self, after: int) -> bytes:
         """What has come since the last call with ids above `after`, in one piece."""
@@ -170,7 +175,7 @@ class StreamHub:
             wanted = [
                 (event.id, frame)
                 for event, owned, frame in rendered
-                if subscriber.campaign in (None, event.campaign_id) and subscriber.reader.reads(owned)
+                if subscriber.wants(event) and subscriber.reader.reads(owned)
             ]
             if len(subscriber.frames) + len(wanted) > MAX_WAITING:
                 self._cut_off(subscriber)
