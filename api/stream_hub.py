@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -35,14 +35,22 @@ NOBODYS = Ownership(owner="", project="")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class EventsWanted:
+    """None, empty: of all campaigns, of all kinds."""
+
+    campaign: str | None
+    kinds: Collection[str]
+
+    def __contains__(self, event: Event) -> bool:
+        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
+
+
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    # Whose events it wants; None for all.
-    campaign: str | None
+    wanted: EventsWanted
     # Who opened it.
     reader: Rights
-    # Of what kinds; empty: of all.
-    kinds: frozenset[str]
     # Ends it while it is sent to, for a client that does not keep up.
     cut: Callable[[], None]
     # Events not sent yet, by their ids.
@@ -52,9 +60,6 @@ class Subscriber:
     live: bool = False
     # No more events come.
     ended: bool = False
-
-    def wants(self, event: Event) -> bool:
-        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
 
     def take(self, after: int) -> bytes:
         """What has come since the last call with ids above `after`, in one piece."""
@@ -175,7 +180,7 @@ class StreamHub:
             wanted = [
                 (event.id, frame)
                 for event, owned, frame in rendered
-                if subscriber.wants(event) and subscriber.reader.reads(owned)
+                if event in subscriber.wanted and subscriber.reader.reads(owned)
             ]
             if len(subscriber.frames) + len(wanted) > MAX_WAITING:
                 self._cut_off(subscriber)
