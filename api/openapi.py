@@ -35,6 +35,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.search_spaces.plan_names import SHORT_NAMES
 from meshtune.search_spaces.presets import cluster_presets, model_presets
 from meshtune.search_spaces.recipe import Recipe
+from meshtune.tuner.campaign.changes import CampaignDetails
 from meshtune.tuner.campaign.spec import FREE, SCALARS, Acceptance, Budget, CampaignSpec, StopRule, TrialLimits
 from meshtune.tuner.prediction.projection import ProjectionWords
 from meshtune.tuner.search.registry import searches
@@ -210,14 +211,7 @@ CHANGES_BODY = _body(
 _BUDGET = {**_inline(Budget), "description": "Limits that are left out stay; null lifts one."}
 _TRIAL = {**_inline(TrialLimits), "description": "Limits of trials; those that are left out stay."}
 DETAILS_BODY = _body(
-    _object(
-        title="CampaignChanges",
-        name={"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"\S"},
-        tags=_inline(SCALARS["tags"]),
-        notes=_inline(SCALARS["notes"]),
-        budget=_BUDGET,
-        trial=_TRIAL,
-    ),
+    {**_optional(_inline(CampaignDetails)), "title": "CampaignChanges", "description": "What is left out stays."},
     {"more": {"summary": "More trials, and a tag", "value": {"budget": {"trials": 40}, "tags": ["paper"]}}},
     kinds=(*READERS, MERGE_PATCH),
 )

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -35,10 +35,20 @@ NOBODYS = Ownership(owner="", project="")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class EventsWanted:
+    """None, empty: of all campaigns, of all kinds."""
+
+    campaign: str | None
+    kinds: Collection[str]
+
+    def __contains__(self, event: Event) -> bool:
+        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
+
+
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    # Whose events it wants; None for all.
-    campaign: str | None
+    wanted: EventsWanted
     # Who opened it.
     reader: Rights
     # Ends it while it is sent to, for a client that does not keep up.
@@ -170,7 +180,7 @@ class StreamHub:
             wanted = [
                 (event.id, frame)
                 for event, owned, frame in rendered
-                if subscriber.campaign in (None, event.campaign_id) and subscriber.reader.reads(owned)
+                if event in subscriber.wanted and subscriber.reader.reads(owned)
             ]
             if len(subscriber.frames) + len(wanted) > MAX_WAITING:
                 self._cut_off(subscriber)

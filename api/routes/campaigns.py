@@ -102,10 +102,15 @@ def list_campaigns(
     shown = stamps[: query.page_size]
     token = query.next_token(shown[-1].value, shown[-1].id) if len(stamps) > query.page_size else None
     versions = {stamp.id: (stamp.event, stamp.updated_at, str(troubles.get(stamp.id, ""))) for stamp in shown}
+
+    def shown_as(id: str) -> bytes:
+        view = show_campaign(service.campaign(id), service, driver, cache)
+        return json_of(views.campaign_brief(view) if query.view == "brief" else view)
+
     answer = cache.get(
         ("campaigns", None if caller.reads_all else caller.sha256, request.url.query),
         (tuple(versions.items()), token),
-        lambda: answer_of(_page(service, driver, cache, query.view, versions, token)),
+        lambda: answer_of(_page(cache, query.view, shown_as, versions, token)),
     )
     return respond(request, answer)
 
@@ -213,23 +218,13 @@ def limited(document: object, spec: CampaignSpec, basis: Basis) -> tuple[Campaig
 
 
 def _page(
-    service: Service,
-    driver: Driver,
-    cache: CampaignCache,
-    view: str,
-    versions: Mapping[str, Version],
-    token: str | None,
+    cache: CampaignCache, kind: str, render: Callable[[str], bytes], versions: Mapping[str, Version], token: str | None
 ) -> bytes:
-    """The JSON of a page, in which only campaigns that have changed are rendered anew."""
-
-    def rendered(id: str) -> bytes:
-        shown = show_campaign(service.campaign(id), service, driver, cache)
-        return json_of(views.campaign_brief(shown) if view == "brief" else shown)
-
+    """The JSON of a page, in which only campaigns that have changed are rendered anew. kind: of its rows."""
     shown, wrong = [], []
     for id, version in versions.items():
         try:
-            shown.append(cache.get((id, view), version, partial(rendered, id)))
+            shown.append(cache.get((id, kind), version, partial(render, id)))
         except Unreadable as error:
             wrong.append(str(error))
     rest = json.dumps({"next_page_token": token, "unreadable": wrong}).encode()

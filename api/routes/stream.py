@@ -7,7 +7,7 @@ another, `Last-Event-ID` says what is missing. `ready` says that a client has ev
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from meshtune.api.dependencies import ID_PATTERN, CallerHandle, ServiceHandle, reads, require_readable
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
-from meshtune.api.stream_hub import MAX_READ, StreamHub, Subscriber, frame_of
+from meshtune.api.stream_hub import MAX_READ, EventsWanted, StreamHub, Subscriber, frame_of
 from meshtune.tuner.access.tokens import Token
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.service import Service
@@ -51,13 +51,13 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(
-        self, hub: StreamHub, service: Service, caller: Token, campaign: str | None, after: int | None
+        self, hub: StreamHub, service: Service, caller: Token, wanted: EventsWanted, after: int | None
     ) -> None:
         super().__init__(self._frames(), headers=HEADERS)
         self._hub, self._service, self._caller, self._after = hub, service, caller, after
         # Where the client takes nothing, `send` waits, and only this ends it.
         self._cut = anyio.CancelScope()
-        self._subscriber = Subscriber(campaign, caller, self._cut.cancel)
+        self._subscriber = Subscriber(wanted, caller, self._cut.cancel)
         hub.join(self._subscriber)  # now, not with the first byte: limits count it at once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,12 +76,12 @@ class EventStream(StreamingResponse):
                 seen = None  # of another database, such as one from before a backup came back
             # Nothing is kept for a client that is far behind, so that it is not cut off while it catches up.
             while seen is not None and not subscriber.ended and len(page := await self._page(seen)) == MAX_READ:
-                yield b"".join(map(frame_of, page))
+                yield self._wanted(page)
                 seen = page[-1].id
             subscriber.live, position = True, self._hub.position
             if seen is not None:
                 while page := [event for event in await self._page(seen) if event.id <= position]:
-                    yield b"".join(map(frame_of, page))
+                    yield self._wanted(page)
                     seen = page[-1].id
             seen = max(position, seen or 0)
             yield f'id: {seen}\nevent: ready\ndata: {{"id": {seen}}}\n\n'.encode()
@@ -102,6 +102,9 @@ class EventStream(StreamingResponse):
                 beat_at = anyio.current_time() + HEARTBEAT_S
                 yield HEARTBEAT
 
+    def _wanted(self, page: Sequence[Event]) -> bytes:
+        return b"".join(frame_of(event) for event in page if event in self._subscriber.wanted)
+
     def _caller_stands(self) -> bool:
         """Whether the caller's token opens anything still."""
         token = self._service.access.by_digest(self._caller.sha256)
@@ -110,7 +113,7 @@ class EventStream(StreamingResponse):
     async def _page(self, after: int) -> list[Event]:
         subscriber = self._subscriber
         return await run_in_threadpool(
-            self._service.events, subscriber.campaign, after=after, limit=MAX_READ, reader=subscriber.reader
+            self._service.events, subscriber.wanted.campaign, after=after, limit=MAX_READ, reader=subscriber.reader
         )
 
 
@@ -122,6 +125,10 @@ async def stream(
     campaign: Annotated[
         str | None, Query(pattern=ID_PATTERN, max_length=100, description="Only events of this campaign.")
     ] = None,
+    kind: Annotated[
+        list[Annotated[str, Query(pattern=r"^[a-z]+\.[a-z]+$", max_length=40)]],
+        Query(max_length=20, description="Only events of this kind, such as campaign.completed; repeated: any of."),
+    ] = [],  # noqa: B006
     after: Annotated[int | None, Query(ge=0, le=MAX_ID, description="As Last-Event-ID, which is stronger.")] = None,
     last_event_id: Annotated[
         int | None, Header(ge=0, le=MAX_ID, description="Go on after this event; none: with what is new.")
@@ -138,4 +145,6 @@ async def stream(
         raise HTTPException(503, f"{hub.max_streams} streams are open, which is the most", RETRY_AFTER)
     if hub.of_owner(caller.name) >= hub.max_per_token:
         raise HTTPException(429, f"this token has {hub.max_per_token} streams open, which is the most", RETRY_AFTER)
-    return EventStream(hub, service, caller, campaign, after if last_event_id is None else last_event_id)
+    return EventStream(
+        hub, service, caller, EventsWanted(campaign, kind), after if last_event_id is None else last_event_id
+    )

@@ -1,6 +1,7 @@
 """Every route answers what the store holds, moves campaigns, and refuses illegal moves."""
 
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -188,3 +189,71 @@ def test_the_spec_that_a_campaign_shows_can_be_posted_again(client, spec, servic
     assert again.json()["spec"] == shown
     known = read_spec(given, service.home)[0]
     assert replace(read_spec(shown, service.home)[0], trial=known.trial, budget=known.budget) == known
+
+
+def test_a_brief_list_is_a_tenth_of_a_full_one_says_the_same_and_is_kept_as_it_is(client, create, drive):
+    for number in range(10):
+        drive(create(name=f"one of ten {number}", tags=["paper"]))
+    full, brief = (client.get("/v1/campaigns", params={"view": view}) for view in ("full", "brief"))
+    assert len(full.content) > 10 * 3000
+    assert len(brief.content) < 10 * 700
+    assert len(brief.content) * 5 < len(full.content)
+    for whole, line in zip(full.json()["campaigns"], brief.json()["campaigns"], strict=True):
+        summary = whole["summary"]
+        best = summary["recommended"]
+        assert line == {name: whole[name] for name in line if name in whole} | {
+            "done": summary["done"],
+            "planned": summary["budget"]["trials"],
+            "objective": best["objective"]["value"],
+            "unit": best["objective"]["unit"],
+            "gain": best["gain_over_baseline"]["value"],
+        }
+    known = {"If-None-Match": brief.headers["etag"]}
+    assert client.get("/v1/campaigns", params={"view": "brief"}, headers=known).status_code == 304
+    page = client.get("/v1/campaigns", params={"view": "brief", "page_size": 4}).json()
+    rest = client.get("/v1/campaigns", params={"page_token": page["next_page_token"]}).json()
+    assert len(page["campaigns"]) + len(rest["campaigns"]) == 10, "a token is good for both views"
+
+
+def test_campaigns_are_filtered_by_times_and_sizes(client, create, problem):
+    ids = [create(cluster={"preset": "local-cpu", "devices_per_node": devices}) for devices in (2, 4, 8)]
+
+    def found(**query):
+        return {one["id"] for one in client.get("/v1/campaigns", params={"view": "brief", **query}).json()["campaigns"]}
+
+    first, second = (datetime.fromisoformat(client.get(f"/v1/campaigns/{id}").json()["created_at"]) for id in ids[:2])
+    between = (first + (second - first) / 2).isoformat()
+    assert found(created_after=between) == {*ids[1:]}
+    assert found(created_before=between) == {ids[0]}
+    assert found(updated_after="2020-01-01", updated_before="2021-01-01T00:00:00+02:00") == set()
+    assert found(min_devices=4) == {*ids[1:]}
+    assert found(min_devices=3, max_devices=4) == {ids[1]}
+    for query, pointer, words in (
+        ({"created_after": "yesterday"}, "/query/created_after", "datetime"),
+        ({"created_after": "2022-01-01", "created_before": "2021-01-01"}, "/query/created_after", "created_before"),
+        ({"min_devices": 8, "max_devices": 4}, "/query/min_devices", "must be at most max_devices, which is 4, not 8"),
+    ):
+        [mistake] = problem(client.get("/v1/campaigns", params=query), 422, "/problems/malformed-request")["errors"]
+        assert mistake["pointer"] == pointer
+        assert words in mistake["detail"]
+
+
+def test_trials_are_sorted_and_filtered_by_what_was_measured(client, create, drive, problem):
+    id = create(budget={"trials": 8})
+    drive(id)
+    url = f"/v1/campaigns/{id}/trials"
+
+    def found(**query):
+        return [one["number"] for one in client.get(url, params={"view": "brief", **query}).json()["trials"]]
+
+    every = client.get(url, params={"view": "brief", "sort": "-tflops_per_device"}).json()["trials"]
+    assert [one["number"] for one in every] == found(sort="-tokens_per_s_per_device"), "of one model"
+    least = every[3]["tokens_per_s_per_device"]
+    fast = [one["number"] for one in every if one["tokens_per_s_per_device"] >= least]
+    assert found(min_tokens_per_s_per_device=least, sort="-tflops_per_device") == fast
+    assert len(fast) < len(every)
+    assert found(max_step_time_s=0) == found(min_mfu=2) == found(finished_before="2020-01-01") == []
+    assert len(found(finished_after="2020-01-01", min_number=1)) == 7
+    for query in ({"min_mfu": "nan"}, {"min_step_time_s": 2, "max_step_time_s": 1}):
+        told = problem(client.get(url, params=query), 422, "/problems/malformed-request")
+        assert told["errors"][0]["pointer"] == f"/query/{next(iter(query))}"

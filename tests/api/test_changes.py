@@ -2,10 +2,12 @@
 settings measured once more, the spec as written."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import yaml
 
+from meshtune.tuner.results.record import read_record
 from meshtune.tuner.search.base import propose
 from meshtune.tuner.service.service import Service
 
@@ -344,3 +346,92 @@ def test_the_text_of_a_spec_goes_with_its_campaign(client, service, drive):
     drive(id)
     client.delete(f"/v1/campaigns/{id}").raise_for_status()
     assert service.store.spec_text(id) == ""
+
+
+def etag(response) -> str:
+    assert response.status_code < 300, response.text
+    return response.headers["etag"]
+
+
+def test_a_change_that_was_decided_on_another_version_is_412_and_writes_nothing(client, create, drive, problem):
+    id = create()
+    url = f"/v1/campaigns/{id}"
+    first = etag(client.get(url))
+    assert first.startswith(f'W/"{shown(client, id)["version"]}.')
+    drive(id)
+    assert etag(client.get(url)) != first, "its trials are part of what is shown"
+    second = etag(client.patch(url, json={"tags": ["mine"]}, headers={"If-Match": first}))
+    assert second == etag(client.get(url))
+    before = client.get(url).json()
+    for act in (
+        lambda headers: client.patch(url, json={"tags": ["theirs"]}, headers=headers),
+        lambda headers: client.post(f"{url}:resume", json={"budget": {"trials": 50}}, headers=headers),
+        lambda headers: client.post(f"{url}:revalidate", json={}, headers=headers),
+        lambda headers: client.delete(url, headers=headers),
+    ):
+        told = problem(act({"If-Match": first}), 412, "/problems/version-conflict")
+        assert before["version"] in told["detail"]
+        assert first.partition('"')[2].partition(".")[0] in told["detail"]
+    assert client.get(url).json() == before
+    for fits in ("*", f'"other", {second}', f'"{before["version"]}"'):
+        assert client.patch(url, json={"notes": ""}, headers={"If-Match": fits}).status_code == 200
+    assert problem(client.patch(url, json={}, headers={"If-Match": "bare"}), 422, "/problems/malformed-request")
+    assert etag(client.post(f"{url}:resume", json={"budget": {"trials": 50}}, headers={"If-Match": second})) != second
+
+
+def test_of_changes_at_once_from_one_version_one_is_made(client, create):
+    id = create()
+    headers = {"If-Match": etag(client.get(f"/v1/campaigns/{id}"))}
+    with ThreadPoolExecutor(6) as pool:
+        change = lambda number: client.patch(f"/v1/campaigns/{id}", json={"tags": [f"t{number}"]}, headers=headers)  # noqa: E731
+        statuses = sorted(answer.status_code for answer in pool.map(change, range(6)))
+    assert statuses == [200, *[412] * 5]
+    assert kinds(client, id).count("campaign.changed") == 1
+
+
+def test_a_change_that_is_sent_again_with_its_key_is_the_same_change(client, create):
+    id = create()
+    headers = {"If-Match": etag(client.get(f"/v1/campaigns/{id}")), "Idempotency-Key": "one-change"}
+    first, again = (client.patch(f"/v1/campaigns/{id}", json={"tags": ["a"]}, headers=headers) for _ in range(2))
+    assert (first.status_code, again.status_code, again.content) == (200, 200, first.content)
+
+
+def test_tags_and_notes_of_a_spec_are_the_campaigns_and_a_clone_has_the_present_ones(
+    client, create, spec, service, problem
+):
+    id = create(tags=["paper", "h100"], notes="First *try*")
+    view = shown(client, id)
+    assert (
+        (view["tags"], view["notes"])
+        == (["paper", "h100"], "First *try*")
+        == (
+            view["spec"]["tags"],
+            view["spec"]["notes"],
+        )
+    )
+    assert [one["id"] for one in client.get("/v1/campaigns", params={"tag": "h100"}).json()["campaigns"]] == [id]
+    client.patch(f"/v1/campaigns/{id}", json={"tags": ["paper"], "notes": "Second"}).raise_for_status()
+    assert shown(client, id)["spec"]["tags"] == ["paper"]
+    clone = client.post(f"/v1/campaigns/{id}:clone", json={"notes": "Third"}).json()
+    assert (clone["tags"], clone["notes"]) == (["paper"], "Third")
+    record = client.get(f"/v1/campaigns/{id}/record").json()["campaign"]
+    assert (
+        (record["tags"], record["notes"])
+        == (["paper"], "Second")
+        == (
+            record["spec"]["tags"],
+            record["spec"]["notes"],
+        )
+    )
+    before = {
+        **record,
+        "spec": {name: value for name, value in record["spec"].items() if name not in ("tags", "notes")},
+    }
+    document = json.dumps({"version": 1, "campaign": before, "trials": []})
+    assert read_record(document).campaign == service.campaign(id), "one that was written before specs had them"
+    made = client.post("/v1/campaigns", json={**spec, "tags": ["A b"], "tag": "x"})
+    told = problem(made, 422, "/problems/invalid-spec")
+    assert {(one["pointer"], "tags" in one["detail"]) for one in told["errors"]} == {("/tags/0", False), ("/tag", True)}
+    made = client.post("/v1/campaigns", json={**spec, "notes": "x" * 10_001})
+    told = problem(made, 422, "/problems/invalid-spec")
+    assert told["detail"] == "/notes: must have at most 10000 characters, not 10001"

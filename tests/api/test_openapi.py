@@ -231,3 +231,27 @@ def test_the_schema_and_the_route_agree(shared_client, changes):
     spec = SPEC_EXAMPLE["demo"]["value"] | changes
     assert jsonschema.Draft202012Validator(SPEC_SCHEMA).is_valid(spec) is (changes in GOOD)
     assert shared_client.post("/v1/spaces", json=spec).status_code == (200 if changes in GOOD else 422)
+
+
+def test_every_list_is_an_object_with_a_page_token(document):
+    schemas, lists = document["components"]["schemas"], 0
+    for method, path, operation in operations(document):
+        for status, response in operation["responses"].items():
+            for content in response.get("content", {}).values():
+                assert content["schema"].get("type") != "array", (method, path, status)
+        if operation["operationId"].startswith("list_"):
+            lists += 1
+            named = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            schema = schemas[named["$ref"].rpartition("/")[2]]
+            for view in schema.get("anyOf", [named]):
+                assert "next_page_token" in schemas[view["$ref"].rpartition("/")[2]]["properties"], path
+    assert lists >= 10
+
+
+def test_what_changes_a_campaign_takes_if_match_and_may_be_412(document):
+    for method, path, operation in operations(document):
+        headers = {each["name"].lower() for each in operation.get("parameters", []) if each["in"] == "header"}
+        assert ("if-match" in headers) == ("412" in operation["responses"]), (method, path)
+        changes = method in ("post", "patch", "delete") and "{campaign_id}" in path
+        if changes and not path.endswith((":clone", "/why", ":report")) and "/attempts/" not in path:
+            assert "if-match" in headers, (method, path)

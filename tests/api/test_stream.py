@@ -99,6 +99,27 @@ def test_who_comes_again_is_told_what_was_missed_before_ready(
     during(body)
 
 
+def test_only_the_kinds_that_are_named_come_before_ready_and_after(app, service, token, paused, during):
+    stir(service, paused, 3)
+
+    def resumed() -> list[int]:
+        return [event.id for event in service.store.events(None) if event.kind == "campaign.running"]
+
+    async def body() -> None:
+        asking, query = token(), "after=0&kind=campaign.running&kind=campaign.completed"
+        async with StreamClient(app, asking, query=query) as client:
+            await soon(lambda: client.ready)
+            assert client.ids == resumed()
+            stir(service, paused, 2)
+            await soon(lambda: client.ids == resumed())
+            assert {event.kind for event in client.events} == {"ready", "campaign.running"}
+        async with StreamClient(app, asking, query="kind=completed") as client:
+            await soon(lambda: client.ended)
+            assert client.status == 422
+
+    during(body)
+
+
 def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothing_twice(
     app, service, token, paused, during, monkeypatch
 ):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from service_process import free_port
 from meshtune import AsyncClient, Client, ServiceError
 from meshtune.runners.documents import plain
 from meshtune.tuner.client import errors
+from meshtune.tuner.client.errors import Outdated
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.views import best_view
 
@@ -369,6 +373,46 @@ def test_what_people_change_of_a_campaign_is_changed_and_a_finished_one_goes_on(
         campaign.extend(wall_time_s=1)
     with pytest.raises(ValueError, match="a positive number"):
         campaign.extend()
+
+
+def test_of_two_that_extend_at_once_none_is_lost_and_an_old_version_changes_nothing(service, client):
+    campaign = client.create({**SPEC, "name": "extended by two"})
+    campaign.pause()
+    begun = campaign.refresh()
+    together = threading.Barrier(4)
+
+    def extend(number: int) -> None:
+        with Client(service.url, service.token) as own:
+            mine = own.campaign(campaign.id)
+            together.wait(60)
+            for _ in range(3):
+                mine.extend(trials=number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(extend, range(1, 5)))
+    assert campaign.refresh().summary.budget.trials == begun.summary.budget.trials + 3 * (1 + 2 + 3 + 4)
+    with pytest.raises(Outdated, match=begun.version):
+        campaign.update(notes="too late", version=begun.version)
+    assert campaign.refresh().notes == ""
+    assert campaign.update(notes="in time", version=campaign.view.version).notes == "in time"
+    campaign.cancel()
+    campaign.wait(limit_s=60)
+
+
+def test_brief_campaigns_and_limits_of_numbers(client, done):
+    campaign = client.campaign(done)
+    [line] = [one for one in client.brief(states=["completed"], min_devices=1) if one.id == done]
+    assert (line.version, line.done, line.gain) == (
+        campaign.view.version,
+        campaign.view.summary.done,
+        campaign.view.summary.recommended.gain_over_baseline.value,
+    )
+    assert client.brief(created_before=campaign.view.created_at - timedelta(days=1)) == []
+    assert client.campaigns(max_devices=0) == []
+    measured = [one for one in campaign.trials(sort="step_time_s") if one.step_time_s is not None]
+    middle = measured[len(measured) // 2].step_time_s
+    assert campaign.trials(sort="step_time_s", at_most={"step_time_s": middle})[-1].step_time_s == middle
+    assert campaign.trials(at_least={"mfu": 2.0}) == campaign.trials(finished_before="2020-01-01") == []
 
 
 def test_a_plan_is_put_in_by_hand_and_measured_again(client):

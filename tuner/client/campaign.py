@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import Outdated, WaitedTooLong
-from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, Tries, get, json_of, place, post
+from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, Tries, get, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, Follower, step
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
@@ -40,7 +39,6 @@ MAX_PAGE = 1000
 # Between two looks of `wait`.
 FIRST_LOOK_S, MOST_LOOK_S = 0.2, 5.0
 Watched = TypeVar("Watched", CampaignView, TrialView)
-MERGE_PATCH = "application/merge-patch+json"
 
 
 class CampaignCalls(Calls):
@@ -340,16 +338,8 @@ class CampaignCalls(Calls):
         return self.view
 
     def _patched(self, changes: object, version: str) -> Steps[CampaignView]:
-        request = Request(
-            method="PATCH",
-            path=self._place(),
-            answer=CampaignView,
-            body=json_of(changes),
-            content_type=MERGE_PATCH,
-            key=uuid.uuid4().hex,
-            version=version,
-        )
-        return (yield from self._shown(request))
+        request = post(self._place(), CampaignView, changes)
+        return (yield from self._shown(replace(request, method="PATCH", version=version)))
 
 
 class Campaign(CampaignCalls, Blocking):
