@@ -37,8 +37,8 @@ def test_the_loop_in_shell(service, client, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     trials = outcomes(client, "own-loop")
-    assert len(trials) == 8
-    assert set(trials) == {("ok", pytest.approx(0.43))}
+    assert len(trials) >= 8
+    assert all(trial == ("ok", pytest.approx(0.43)) for trial in trials)
 
 
 def test_the_loop_in_python(client):
