@@ -51,7 +51,8 @@ class FileQueue(Generic[Job]):
     def submit(self, spec: JobSpec, job_at: Callable[[float], Job]) -> str:
         """Write the files of a job that is new, and the job as `job_at` has it for this moment. Raises SubmitFailed."""
         with self.alone(f"{spec.name} cannot be written", SubmitFailed) as now:
-            (self.root / OVER).mkdir(exist_ok=True)
+            for folder in (JOBS, OVER):
+                (self.root / folder).mkdir(exist_ok=True)
             if self.find(spec.name) is None:
                 write_files(spec.directory.resolve(), spec.files)
                 self.write(job_at(now))
@@ -66,7 +67,7 @@ class FileQueue(Generic[Job]):
         """Be the only one at the files; the time at which this began. trouble: what is told of an OSError or a
         ValueError inside, by the error that is raised then."""
         with raising(raised, trouble, OSError, ValueError):
-            self.root.mkdir(parents=True, exist_ok=True)
+            (self.root / CLAIMS).mkdir(parents=True, exist_ok=True)
             with opened(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield self._clock()
@@ -90,12 +91,10 @@ class FileQueue(Generic[Job]):
         return read_json_file(JobStatus, path) if is_fit(name) and path.exists() else None
 
     def write(self, job: Job, folder: str = JOBS) -> None:
-        (self.root / folder).mkdir(exist_ok=True)
         write_whole(self.root / folder / job.name, json.dumps(plain(job)))
 
     def claim(self, job: Job) -> bool:
         """Write the job with its claim; False where another was first, whom no lock may keep: it ends at a machine."""
-        (self.root / CLAIMS).mkdir(exist_ok=True)
         return write_new(self.root / CLAIMS, job.name, json.dumps(plain(job)))
 
     def end(self, name: str, status: JobStatus) -> JobStatus:

@@ -534,6 +534,6 @@ def test_the_trial_of_a_worker_that_was_killed_is_measured_by_another(app, clien
     first, *others = client.get(f"/v1/campaigns/{id}/trials").json()["trials"]
     assert [each["verdict"] for each in first["attempts"]] == ["lost", "ok"]
     assert "worker w1 was silent for" in first["attempts"][0]["reason"]
-    assert first["attempts"][0]["reason"].endswith("s of a lease of 5 s; it had reported 1 steps of 1 s")
+    assert first["attempts"][0]["reason"].endswith("s of a lease of 5 s; it had reported 1 step of 1 s")
     assert claims[0] == (0, first["attempts"][1]["job_name"])
     assert [len(each["attempts"]) for each in others] == [1] * len(others)

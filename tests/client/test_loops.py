@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from meshtune import AsyncClient
 from meshtune.tuner.client import errors
+from meshtune.tuner.service.ask_tell import Heartbeat
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/ask-tell.md").read_text()
 
@@ -37,8 +40,8 @@ def test_the_loop_in_shell(service, client, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     trials = outcomes(client, "own-loop")
-    assert len(trials) == 8
-    assert set(trials) == {("ok", pytest.approx(0.43))}
+    assert len(trials) >= 8
+    assert all(trial == ("ok", pytest.approx(0.43)) for trial in trials)
 
 
 def test_the_loop_in_python(client):
@@ -56,3 +59,22 @@ def test_the_loop_in_python(client):
     assert first == ("ok", pytest.approx(0.1))
     assert {verdict for verdict, _ in others} == {"pruned"}
     assert sorted(taken.values()) == [8] * len(others) + [20]
+
+
+def test_a_worker_of_asyncio_has_its_trial_back_and_hears_of_the_end(service):
+    spec = {**yaml.safe_load(block("yaml")), "name": "own-loop-of-asyncio"}
+
+    async def worker():
+        async with AsyncClient(service.url, service.token) as client:
+            campaign = await client.create(spec)
+            (one,) = (await campaign.suggest(worker="w1", lease_s=60)).suggestions
+            assert await campaign.heartbeat(one, [1.0]) == Heartbeat(should_stop=False, reason="", lease_s=60.0)
+            assert (await campaign.suggest(worker="w1", lease_s=30)).suggestions == [one]
+            assert (await campaign.heartbeat(one)).lease_s == 30.0
+            with pytest.raises(errors.InvalidRequest, match="/lease_s"):
+                await campaign.suggest(worker="w1", lease_s=0)
+            await campaign.cancel()
+            assert (await campaign.heartbeat(one)).should_stop
+            assert (await campaign.wait(limit_s=30)).state == "cancelled"
+
+    asyncio.run(worker())

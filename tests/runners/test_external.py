@@ -8,14 +8,15 @@ from __future__ import annotations
 import fcntl
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from external_jobs import ExternalLaboratory
 
-from meshtune.runners.base import JobState
+from meshtune.runners.base import JobState, WorkerLease
 from meshtune.runners.schedulers.external import NotClaimed, create
-from meshtune.runners.schedulers.file_queue import OVER
+from meshtune.runners.schedulers.file_queue import CLAIMS, OVER
 from meshtune.search_spaces.checks import InvalidValue
 
 
@@ -77,15 +78,35 @@ def test_a_claim_is_one_programs_where_no_lock_holds(lab, monkeypatch):
     assert sorted(name for each in claimed for name in each) == sorted(jobs)
 
 
+def test_of_two_reports_the_longer_counts_in_any_order_until_the_worker_starts_anew(lab):
+    jobs = [lab.runner.submit(lab.spec_of(f"job-{number}")) for number in range(3)]
+    lease = WorkerLease(worker="w1", seconds=60.0)
+    assert names(lab.runner.claim(jobs, 2, claimant="me", lease=lease)) == jobs[:2]
+    for times in ([1.0], [1.0, 1.1], [1.0], []):
+        lab.open().heartbeat(jobs[0], times)
+    assert lab.status(jobs[0]).lease == replace(lease, heard=4, step_times_s=(1.0, 1.1))
+    assert names(lab.runner.claim(jobs, 1, claimant="me", lease=lease)) == jobs[:1]
+    assert lab.status(jobs[0]).lease == replace(lease, heard=5)
+    assert names(lab.runner.claim(jobs, 3, claimant="you", lease=lease)) == jobs[2:]
+    lab.tell(jobs[0])
+    assert lab.runner.heartbeat(jobs[0], [1.0]).state is JobState.SUCCEEDED
+    assert lab.status(jobs[0]).lease is None
+    assert lab.runner.heartbeat("unknown", [1.0]) is None
+    assert names(lab.runner.claim(jobs, 3, claimant="me", lease=lease)) == [jobs[1]]
+
+
 def test_a_claim_of_an_older_version_holds(lab):
     id = lab.runner.submit(lab.spec_of("job"))
     path = lab.folder / "root" / "jobs" / id
     known = json.loads(path.read_text())
-    del known["claimant"]
+    del known["claimant"], known["lease"]
+    (lab.folder / "root" / CLAIMS).rmdir()
     written = {"time_limit_s": 60.0, "submitted_at": 990.0, "claimed_at": lab.now, "claimed_by": "word"}
     path.write_text(json.dumps(known | written))
     assert lab.runner.claim([id], 1) == []
     assert names(lab.runner.claim([id], 1, "word")) == [id]
+    assert lab.status(id).lease == WorkerLease()
+    assert lab.open().heartbeat(id, [1.0]).lease == WorkerLease(heard=1, step_times_s=(1.0,))
     assert lab.status(id).state is JobState.RUNNING
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshtune.runners.base import Cause, JobState, JobStatus
+from meshtune.runners.base import Cause, JobState, JobStatus, WorkerLease
 from meshtune.runners.outcome import Measurement, Outcome, Verdict
 from meshtune.runners.registry import EXTERNAL
 from meshtune.search_spaces.plan import Plan
@@ -18,6 +18,7 @@ from meshtune.tuner.campaign.decide import (
     Cancel,
     Close,
     Confirm,
+    EndClaim,
     EndSearch,
     Finish,
     MarkRunning,
@@ -276,6 +277,22 @@ def test_a_trial_that_nobody_could_claim_while_the_service_was_away_is_not_withd
     assert decided(make, [submitted(make, "held")], seen=seen, **over) == []
     seen = {0: replace(seen[0], listened_s=GRACE_S)}
     assert decided(make, [submitted(make, "held")], seen=seen, **over) == [Cancel(0, LATE)]
+
+
+def test_a_silent_worker_loses_its_claim_before_its_time_limit_does_and_only_while_somebody_listens(make):
+    lease = WorkerLease(worker="w1", seconds=60.0, heard=3, step_times_s=(1.2, 1.22))
+    claimed = replace(look(JobState.RUNNING, lease=lease), running_s=100.0, listened_s=GRACE_S, silent_s=61.2)
+    trials, over = [make.trial(0, state=RUNNING)], {**QUEUE_LIMIT, "runner": Backend(kind=EXTERNAL)}
+
+    def ends(**changes):
+        return decided(make, trials, seen={0: replace(claimed, **changes)}, state=CampaignState.PAUSED, **over)
+
+    words = "worker w1 was silent for 61 s of a lease of 60 s; it had reported 2 steps of 1.21 s"
+    assert ends() == [EndClaim(0, Verdict.LOST, words)]
+    late = EndClaim(0, Verdict.TIMED_OUT, "its claim told no result within its time limit of 100 s")
+    assert ends(silent_s=59.9) == [late]
+    assert ends(silent_s=59.9, running_s=99.0) == ends(listened_s=GRACE_S - 1) == []
+    assert ends(status=replace(claimed.status, lease=WorkerLease())) == [late], "a claim without a lease"
 
 
 def test_a_withdrawn_job_is_told_apart_from_one_that_somebody_cancelled(make):

@@ -335,7 +335,7 @@ def _end_of_claim(seen: PolledJob, limit_s: float) -> tuple[Verdict, str] | None
     lease = seen.status.lease
     if lease is not None and lease.seconds is not None and seen.silent_s >= lease.seconds:
         times = lease.step_times_s
-        steps = f"{len(times)} steps of {fsum(times) / len(times):.4g} s" if times else "no step"
+        steps = f"{len(times)} step{'s' * (len(times) > 1)} of {fsum(times) / len(times):.4g} s" if times else "no step"
         silence = f"was silent for {seen.silent_s:.0f} s of a lease of {lease.seconds:g} s"
         return Verdict.LOST, f"worker {lease.worker or 'without a name'} {silence}; it had reported {steps}"
     late = f"its claim told no result within its time limit of {limit_s:g} s"

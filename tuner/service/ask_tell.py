@@ -156,7 +156,6 @@ class AskTell:
         open_ = [] if campaign.state is CampaignState.CANCELLING else list(trials)
         lease = WorkerLease(worker=ask.worker, seconds=ask.lease_s)
         claimed = self._runner.claim(open_, ask.count, by, claimant, lease)
-        with_arguments = campaign.spec.workload.kind in _WITH_ARGUMENTS
         suggestions = [
             Suggestion(
                 trial=trial.number,
@@ -164,7 +163,7 @@ class AskTell:
                 plan=trial.plan,
                 plan_key=trial.plan.key,
                 knobs=dict(trial.plan.knobs),
-                arguments=job.command if with_arguments else (),
+                arguments=job.command if campaign.spec.workload.kind in _WITH_ARGUMENTS else (),
                 time_limit_s=campaign.spec.trial.limit_s,
             )
             for job, trial in ((job, trials[job.name]) for job in claimed)
