@@ -291,7 +291,7 @@ def test_trials_of_one_and_of_two_campaigns_are_told_apart_with_parts_of_the_ste
 
 def test_a_failed_trial_has_its_verdict_and_reason_and_no_ratio(pair):
     trials = list(csv.DictReader(said(pair, "export-data", "large").splitlines()))
-    failed = next(trial["trial"] for trial in trials if trial["verdict"] == "oom")
+    failed = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
     words = said(pair, "diff", "large/0", f"large/{failed}")
     assert re.search(r"(?m)^ verdict +ok +oom +$", words)
     assert re.search(r"(?m)^ reason +simulated: .* simulated: out of memory in \w+ on a device of 80.0 GiB +$", words)
