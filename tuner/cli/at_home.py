@@ -101,7 +101,7 @@ class CampaignAtHome:
         """Those that new jobs are kept away from; none where only the service knows them."""
         return self._service.excluded_nodes(self.campaign)
 
-    def change(self, changes: Mapping[str, Any]) -> None:
+    def update(self, **changes: Any) -> None:
         self.campaign = self._service.changing.change(self.id, changes)
 
     def pause(self) -> None:

@@ -95,9 +95,6 @@ class CampaignAtService(Campaign):
         """None: they are known to the service alone."""
         return ()
 
-    def change(self, changes: Mapping[str, Any]) -> None:
-        self.update(**changes)
-
     def cancelled(self) -> str:
         if self.state is not CampaignState.CANCELLING:
             self.cancel()
