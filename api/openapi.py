@@ -190,7 +190,7 @@ WHY_BODY = _body(
         }
     },
 )
-PROJECTION_BODY = _body(
+NODES_BODY = _body(
     _inline(ProjectionWords),
     {"demo": {"summary": "To 8 nodes", "value": {"spec": SPEC_EXAMPLE["demo"]["value"], "nodes": [2, 4, 8]}}},
 )
@@ -247,7 +247,7 @@ COMPLETION_BODY = _body(
 )
 
 
-def plan_parameters() -> list[dict[str, Any]]:
+def plan_query() -> dict[str, Any]:
     """The fields of a plan and its knobs as parameters of a query, none of them required."""
     knob = {"type": "string", "pattern": KNOB_TEXT.pattern}
     words = "Values of knobs, each as name:value; of one that is left out the default, where it is active."
@@ -256,7 +256,8 @@ def plan_parameters() -> list[dict[str, Any]]:
         "knobs": {"type": "array", "items": knob, "maxItems": MAX_KNOBS, "description": words},
     }
     asked = {"knob" if name == "knobs" else name: schema for name, schema in properties.items()}
-    return [{"name": name, "in": "query", "required": False, "schema": schema} for name, schema in asked.items()]
+    described = [{"name": name, "in": "query", "required": False, "schema": own} for name, own in asked.items()]
+    return {"parameters": described}
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:

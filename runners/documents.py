@@ -59,6 +59,14 @@ def json_of(value: object) -> bytes:
     return _adapter(type(value)).dump_json(value)
 
 
+def walk(path: str, value: object, depth: int) -> Iterator[tuple[str, Any, int]]:
+    """Every value in a document, itself first, with its path and depth."""
+    yield path, value, depth
+    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in inside:
+        yield from walk(f"{path}.{key}" if path else str(key), inner, depth + 1)
+
+
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with the values of `over`, None among them, inside nested mappings too."""
     result = dict(base)

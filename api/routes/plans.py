@@ -16,16 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from meshtune.api.dependencies import CampaignId, Nodes, PermittedSpec, SpecDocument, reads, require_permitted
 from meshtune.api.errors import InvalidQuery, TooCostly, Unanswerable
-from meshtune.api.openapi import (
-    FIT_BODY,
-    IMPORT_BODY,
-    KNOB_TEXT,
-    PROJECTION_BODY,
-    SPEC_BODY,
-    WHY_BODY,
-    plan_parameters,
-    problems,
-)
+from meshtune.api.openapi import FIT_BODY, IMPORT_BODY, KNOB_TEXT, NODES_BODY, SPEC_BODY, WHY_BODY, plan_query, problems
 from meshtune.api.worker_pool import (
     FEW_COMBINATIONS,
     MAX_COMBINATIONS,
@@ -125,7 +116,7 @@ async def import_script(document: SpecDocument, asked: AskedHandle) -> ImportedS
         await run_in_threadpool(rmtree, folder, ignore_errors=True)
 
 
-@router.get("/campaigns/{campaign_id}/space/why", openapi_extra={"parameters": plan_parameters()})
+@router.get("/campaigns/{campaign_id}/space/why", openapi_extra=plan_query())
 async def explain_plan(campaign_id: CampaignId, asked: AskedHandle, given: PlanFields) -> Explanation:
     """Why a plan was not chosen: the rules it breaks, the memory it needs, and where it would lose its time. Of what
     is left out of the plan, dp and grad_accum_steps follow; the rest is as by default."""
@@ -180,7 +171,7 @@ async def project_campaign(
         return await asked.run(cost, _projected, campaign, trials, counts, start, layout)
 
 
-@router.post("/projections", responses=problems(409), openapi_extra=PROJECTION_BODY)
+@router.post("/projections", responses=problems(409), openapi_extra=NODES_BODY)
 async def project_spec(document: SpecDocument, asked: AskedHandle) -> Projection:
     """As of a campaign, before there is one: the best plan of a spec at other node counts, without starting anything.
     The body has the spec, and node counts and a layout where wanted."""

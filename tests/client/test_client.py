@@ -20,10 +20,12 @@ from service_process import free_port
 
 from meshtune import AsyncClient, Client, ServiceError
 from meshtune.runners.documents import plain
+from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.client import errors
 from meshtune.tuner.client.errors import Outdated
 from meshtune.tuner.results.ranking import rank
 from meshtune.tuner.results.views import best_view
+from meshtune.tuner.service.ask_tell import Suggestion
 
 ANSWERS = {
     "": lambda campaign: campaign.refresh(),
@@ -57,6 +59,7 @@ ARGUMENTS = {
     "export": ["json"],
     "log": [1, "rank-0.log"],
     "report": ["unwritten"],
+    "heartbeat": [Suggestion(trial=1, claim="", plan=Plan(), plan_key="", knobs={}, arguments=(), time_limit_s=1.0)],
 }
 NAMED = {
     "complete": {"step_times_s": [1.0]},

@@ -61,6 +61,8 @@ def local(service: ServiceLab, tmp_path: Path) -> Command:
         ["estimate", "gpt-micro", "--on", "8xH100"],
         ["estimate", "gpt-micro", "--on", "8xH100", "--seq", "512", "--json"],
         ["estimate", "gpt-micro", "--on", "8xH100", "--plan", "tp=8"],
+        ["estimate", "spec.yaml", "--calibrate", "ID"],
+        ["estimate", "spec.yaml", "--calibrate", "ID", "--plan", "tp=8"],
         ["diff", "ID", "ID/3"],
         ["diff", "ID/0", "ID/3", "--json"],
         ["diff", "ID/0", "ID/99"],
@@ -199,9 +201,7 @@ def test_ctrl_c_leaves_the_campaign_running_and_says_how_to_come_back(service, c
     campaign.cancel()
 
 
-@pytest.mark.parametrize(
-    "words", [["estimate", "spec.yaml", "--calibrate", "ID"], ["project", "spec.yaml", "--tokens", "1e9"]]
-)
+@pytest.mark.parametrize("words", [["project", "ID", "--wall", "0.9"], ["project", "spec.yaml", "--tokens", "1e9"]])
 def test_what_cannot_be_done_at_a_service_is_refused_in_one_line(done, remote, words):
     result = remote(*(done if word == "ID" else word for word in words))
     assert (result.code, result.out) == (2, "")

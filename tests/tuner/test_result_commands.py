@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import pty
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import astuple
@@ -16,6 +19,7 @@ import pytest
 import toy
 import yaml
 from command_lab import refused, run_meshtune, said
+from service_process import meshtune as meshtune_command
 
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.store import Store
@@ -291,7 +295,7 @@ def test_trials_of_one_and_of_two_campaigns_are_told_apart_with_parts_of_the_ste
 
 def test_a_failed_trial_has_its_verdict_and_reason_and_no_ratio(pair):
     trials = list(csv.DictReader(said(pair, "export-data", "large").splitlines()))
-    failed = next(trial["trial"] for trial in trials if trial["verdict"] == "oom")
+    failed = next(trial["number"] for trial in trials if trial["verdict"] == "oom")
     words = said(pair, "diff", "large/0", f"large/{failed}")
     assert re.search(r"(?m)^ verdict +ok +oom +$", words)
     assert re.search(r"(?m)^ reason +simulated: .* simulated: out of memory in \w+ on a device of 80.0 GiB +$", words)
@@ -308,3 +312,21 @@ def test_a_trial_that_is_not_there_is_named(pair):
     )
     assert "has no trial x" in refused(pair, "diff", "one/x", "last")
     assert "there is no campaign nothing" in refused(pair, "diff", "nothing", "last")
+
+
+def test_on_a_terminal_a_campaign_is_deleted_once_that_is_confirmed(tmp_path):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(toy.SPEC | {"budget": {"trials": 1}, "confirm": 0}))
+    id = said(tmp_path, "run", "spec.yaml").partition(":")[0]
+    for answer, code, left in ((b"n\n", 1, True), (b"y\n", 0, False)):
+        ours, theirs = pty.openpty()
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        with subprocess.Popen(meshtune_command("delete", id[:-2]), cwd=tmp_path, **streams) as process:
+            os.write(ours, answer)
+            assert process.wait(timeout=60) == code
+        told = os.read(ours, 10_000).decode()
+        os.close(ours)
+        os.close(theirs)
+        assert f"Delete {id}, with all that it measured?" in told
+        assert (f"{id} is deleted" in told) is not left
+        assert (tmp_path / ".meshtune" / "campaigns" / id).exists() is left
+    assert "there is no campaign yet" in refused(tmp_path, "delete", id)

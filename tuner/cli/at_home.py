@@ -39,8 +39,9 @@ class AtHome:
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtHome]:
         """The campaign whose id is or begins so, with `last` the newest. Raises WrongCall for one that is not there."""
-        with open_campaign(self._place, campaign_id) as (service, campaign):
-            yield CampaignAtHome(service, campaign)
+        with open_service(self._place) as service:
+            known = named(campaign_id, service.store.campaign, service.store.campaigns, NotFound)
+            yield CampaignAtHome(service, known)
 
     def listed(self, most: int) -> list[CampaignRow]:
         """The newest campaigns, so many at the most."""
@@ -57,8 +58,9 @@ class AtHome:
 
     def recommend(self, question: LaunchQuestion) -> BestKnown:
         try:
-            with open_campaign(self._place, "last") as (service, _):
-                records = CampaignRecords(service.store.campaigns(limit=MAX_CAMPAIGNS), service.store.readable_trials)
+            with self.opened("last") as newest:
+                store = newest._service.store
+                records = CampaignRecords(store.campaigns(limit=MAX_CAMPAIGNS), store.readable_trials)
                 return best_measured(question, records) or best_projected(question, records)
         except WrongCall as error:
             raise WrongCall(f"{error}; `meshtune estimate SPEC` predicts the best plan without any") from None
@@ -99,7 +101,7 @@ class CampaignAtHome:
         """Those that new jobs are kept away from; none where only the service knows them."""
         return self._service.excluded_nodes(self.campaign)
 
-    def change(self, changes: Mapping[str, Any]) -> None:
+    def update(self, **changes: Any) -> None:
         self.campaign = self._service.changing.change(self.id, changes)
 
     def pause(self) -> None:
@@ -178,10 +180,3 @@ def existing_database(place: HomePlace) -> str:
         where = f"--db {place.db}" if place.db else f"--home {place.home}"
         raise WrongCall(f"{where}: there is no database yet; `meshtune run SPEC` creates it")
     return url
-
-
-@contextmanager
-def open_campaign(place: HomePlace, campaign_id: str) -> Iterator[tuple[Service, Campaign]]:
-    """The service, and the campaign whose id is or begins so, with `last` the newest."""
-    with open_service(place) as service:
-        yield service, named(campaign_id, service.store.campaign, service.store.campaigns, NotFound)

@@ -40,29 +40,25 @@ class AtService:
     def __init__(self, place: Place) -> None:
         self._place = place
 
-    @property
-    def client(self) -> Client:
-        return Client(self._place.server)
-
     @contextmanager
     def opened(self, campaign_id: str) -> Iterator[CampaignAtService]:
         """The campaign whose id is or begins so, with `last` the newest. Raises WrongCall for one that is not there."""
-        with self.client as client:
+        with Client(self._place.server) as client:
             yield CampaignAtService(named(campaign_id, client.campaign, client.campaigns, NotFound), self._place)
 
     def listed(self, most: int) -> list[CampaignRow]:
-        with self.client as client:
+        with Client(self._place.server) as client:
             views = [campaign.view for campaign in client.campaigns(limit=most)]
             return [CampaignRow(view, view.created_at, view.trials) for view in views]
 
     def recommend(self, question: LaunchQuestion) -> BestKnown:
-        with self.client as client:
+        with Client(self._place.server) as client:
             return client.recommend(**{field.name: getattr(question, field.name) for field in fields(question)})
 
     @contextmanager
     def created(self, spec: Path, *, cluster: Path | None, project: str) -> Iterator[CampaignAtService]:
         body = _body_with(spec, cluster, project)
-        with self.client as client:
+        with Client(self._place.server) as client:
             with _spec_mistakes(spec):
                 campaign = client.create(body)
             yield CampaignAtService(campaign, self._place)
@@ -71,7 +67,7 @@ class AtService:
         self, spec: Path, *, cluster: Path | None, model: str = "", project: str = "", to_run: bool = False
     ) -> Quote:
         body = _body_with(spec, cluster, project, model)
-        with self.client as client, _spec_mistakes(spec):
+        with Client(self._place.server) as client, _spec_mistakes(spec):
             return client.estimate(body, to_run=to_run)
 
 
@@ -98,9 +94,6 @@ class CampaignAtService(Campaign):
     def excluded_nodes(self) -> Sequence[str]:
         """None: they are known to the service alone."""
         return ()
-
-    def change(self, changes: Mapping[str, Any]) -> None:
-        self.update(**changes)
 
     def cancelled(self) -> str:
         if self.state is not CampaignState.CANCELLING:

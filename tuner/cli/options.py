@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from meshtune.tuner.access.tokens import database_url
-from meshtune.tuner.cli.common import WrongCall
 
 if TYPE_CHECKING:
     from meshtune.tuner.cli.at_home import AtHome
@@ -82,13 +81,6 @@ class Place(HomePlace):
         from meshtune.tuner.cli.at_home import AtHome
 
         return AtHome(self)
-
-    def require_home(self, command: str) -> None:
-        """Raises WrongCall where the campaigns are at a service."""
-        if self.server:
-            raise WrongCall(
-                f"{command} works on a home of this machine, not at a service: --server '' (MESHTUNE_SERVER)"
-            )
 
     def record(self, campaign: str) -> Record:
         """The campaign whose id is or begins so, with `last` the newest, with its trials."""

@@ -278,8 +278,7 @@ class CampaignCalls(Calls):
     def export(self, /, format: str, trial: int | str = "recommended", **options: object) -> Steps[ExportView]:
         """A measured plan in the words of a scheduler or program, whose options may be named. trial: a number, or
         `recommended`, `fastest-once`, `fastest-confirmed`, `best`."""
-        given = [f"{name}={json_of(value).decode()}" for name, value in options.items()]
-        query = {"trial": trial, "option": given}
+        query = {"trial": trial, "option": [f"{name}={json_of(value).decode()}" for name, value in options.items()]}
         return (yield from self._ask(get(self._place("exports", format), ExportView, query)))
 
     @step

@@ -8,11 +8,11 @@ campaigns with all that differs. Pure: campaigns and trials in, a value out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshtune.runners.documents import plain
+from meshtune.runners.documents import plain, walk
 from meshtune.runners.hardware import kinds_text, same_hardware
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.changes import Change, Moves, plan_changes
@@ -415,33 +415,21 @@ def diff(*meant: tuple[Record, Trial | None]) -> Diff:
             trial = best.trial
         shown += [None] if trial is None else trial_briefs(record.campaign, [trial], record.trials)
         entries.append(next((one for one in ranking if trial is not None and one.trial.plan == trial.plan), None))
-    before, after = (_leaves(plain(campaign.spec)) for campaign in campaigns)
+    values = (walk("", plain(campaign.spec), 0) for campaign in campaigns)
+    before, after = ({path: value for path, value, _ in each if not isinstance(value, dict | list)} for each in values)
     changes = [Change(name, before.get(name), after.get(name)) for name in {**before, **after}]
     simulated, apart = _simulated(campaigns), _differences(campaigns, campaigns[0])
     apart += _hardware_notes([_entry(record.campaign, record.trials) for record, _ in meant])
+    (one, other), ratio = entries, None
+    if one is not None and other is not None and not apart and len(simulated) != 1:
+        base, speed = (each.tokens_per_s.times(1 / each.measurement.devices) for each in (one, other))
+        ratio = other.over(one).as_ratio() if campaigns[0].id == campaigns[1].id else speed.over(base)
     return Diff(
         campaigns=tuple(campaign.id for campaign in campaigns),
         trials=tuple(shown),
         parts=tuple(() if one is None else time_by_part(one.measurement.profile) for one in entries),
         spec=tuple(change for change in changes if change.differs),
         plan=() if None in shown else plan_changes(*(one.plan for one in shown if one)),
-        ratio=None if apart or len(simulated) == 1 else _ratio(*entries),
+        ratio=ratio,
         notes=tuple(dict.fromkeys([*apart, *simulated])),
     )
-
-
-def _ratio(first: Ranked | None, second: Ranked | None) -> Estimate | None:
-    if first is None or second is None:
-        return None
-    if first.trial.campaign_id == second.trial.campaign_id:
-        return second.over(first).as_ratio()
-    base, speed = (one.tokens_per_s.times(1 / one.measurement.devices) for one in (first, second))
-    return speed.over(base)
-
-
-def _leaves(document: object, path: str = "") -> dict[str, Any]:
-    """The values in a document, by path; a list is one."""
-    if not isinstance(document, Mapping) or not document:
-        return {path: document if isinstance(document, bool | int | float | None) else str(document)}
-    parts = [_leaves(own, f"{path}.{key}" if path else key) for key, own in document.items()]
-    return {name: value for part in parts for name, value in part.items()}

@@ -8,12 +8,13 @@ option is refused until it is listed. They are found in the document as it came,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from math import isfinite
 from typing import Any
 
+from meshtune.runners.documents import walk
 from meshtune.runners.packages import Packaged
 from meshtune.runners.registry import WORKLOADS, TrainingProgram, schedulers
 from meshtune.runners.untrusted_text import Limits, UnreadableText, read_yaml
@@ -93,7 +94,7 @@ def find_unstorable(document: object) -> list[Problem]:
     """Every value that JSON or a database cannot keep exactly, with its path. Raises InvalidSpec for a document that is
     too deep or too large."""
     problems: list[Problem] = []
-    for count, (path, value, depth) in enumerate(_walk("", document, 0), start=1):
+    for count, (path, value, depth) in enumerate(walk("", document, 0), start=1):
         wrong = _unstorable(value)
         if wrong and len(problems) < MAX_PROBLEMS:
             problems.append(Problem(path, wrong))
@@ -102,13 +103,6 @@ def find_unstorable(document: object) -> list[Problem]:
         if count > MAX_VALUES:
             raise InvalidSpec([Problem(path, f"is one too many: a spec holds at most {MAX_VALUES} values")])
     return problems
-
-
-def _walk(path: str, value: object, depth: int) -> Iterator[tuple[str, object, int]]:
-    yield path, value, depth
-    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in inside:
-        yield from _walk(f"{path}.{key}" if path else str(key), inner, depth + 1)
 
 
 def _unstorable(value: object) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,14 +33,23 @@ def run(
     """Create a campaign from a spec and work on it until it is done. Ctrl-C leaves it to `meshtune resume`.
 
     With --server the service works on it, and this command follows it; Ctrl-C leaves it running."""
-    if place.server:
-        _run_at_service(spec, place, dry_run=dry_run, cluster=cluster, project=project)
-        return
     from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis, text_of
     from meshtune.tuner.cli.telling import dry_run_lines, print_missing, print_result
     from meshtune.tuner.specs.document import changed_document
     from meshtune.tuner.specs.read import quoted
 
+    if place.server:
+        from meshtune.tuner.cli.at_service import AtService
+        from meshtune.tuner.cli.render.predictions import quote_parts
+
+        if dry_run:
+            quote = AtService(place).estimate(spec, cluster=cluster, project=project, to_run=True)
+            print_page(quote_parts(quote))
+            console.print("no job is shown: its files are made where the service is", soft_wrap=True)
+            return
+        with AtService(place).created(spec, cluster=cluster, project=project) as created:
+            print_result(created.followed())
+        return
     # Before anything is created, so that a mistake leaves nothing behind.
     document, campaign_spec, space = read_spec_file(spec, place.home, cluster)
     if project:
@@ -58,20 +66,6 @@ def run(
     print_result(run_here(place, campaign_spec, space, quote, text_of(spec, document)))
 
 
-def _run_at_service(spec: Path, place: Place, *, dry_run: bool, cluster: Path | None, project: str) -> None:
-    from meshtune.tuner.cli.at_service import AtService
-    from meshtune.tuner.cli.render.predictions import quote_parts
-    from meshtune.tuner.cli.telling import print_result
-
-    service = AtService(place)
-    if dry_run:
-        print_page(quote_parts(service.estimate(spec, cluster=cluster, project=project, to_run=True)))
-        console.print("no job is shown: its files are made where the service is", soft_wrap=True)
-        return
-    with service.created(spec, cluster=cluster, project=project) as created:
-        print_result(created.followed())
-
-
 @app.command(rich_help_panel=PANEL, short_help="Go on with a campaign that was interrupted or paused.")
 @placed
 def resume(place: Place, limits: GivenLimits, campaign: CampaignId = "last") -> None:
@@ -80,7 +74,7 @@ def resume(place: Place, limits: GivenLimits, campaign: CampaignId = "last") -> 
 
     with place.there.opened(campaign) as chosen:
         if limits.changes:
-            chosen.change(limits.changes)
+            chosen.update(**limits.changes)
         require_going_on(chosen, "resume")
         if (ended := chosen.worked_on()) is not None:
             print_result(ended)
@@ -148,7 +142,7 @@ def edit(
         )
     with place.there.opened(campaign) as chosen:
         was_over = chosen.state.final
-        chosen.change(changes)
+        chosen.update(**changes)
         numbers = f"; {limits_text(chosen.record().campaign)}" if {"budget", "trial"} & {*changes} else ""
     console.print(f"{chosen.id} is changed: {', '.join(changes)}{numbers}", soft_wrap=True)
     if was_over and chosen.state.active:

@@ -212,7 +212,7 @@ def estimate(
     from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
     from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
     from meshtune.tuner.cli.telling import first_plan
-    from meshtune.tuner.prediction.predict import check_same, learn
+    from meshtune.tuner.prediction.predict import Basis, check_same, learn
     from meshtune.tuner.prediction.quote import explain
     from meshtune.tuner.specs.document import InvalidSpec
     from meshtune.tuner.specs.knobs import plan_fields
@@ -228,18 +228,12 @@ def estimate(
             words = described, *read_spec(described, None)
     elif seq or method or batch:
         raise WrongCall("--seq, --method and --batch go with a model; a spec has model.seq_len, training and its batch")
-    if place.server and not (exact or plan or rank or calibrate):
+    if place.server and not (words or exact or plan or rank or calibrate):
         from meshtune.tuner.cli.at_service import AtService
 
-        if words:
-            with AtService(place).client as client:
-                quote = client.estimate(words[0])
-        else:
-            quote = AtService(place).estimate(spec, cluster=cluster, model=model)
+        quote = AtService(place).estimate(spec, cluster=cluster, model=model)
         print_found(quote, quote_parts(quote), as_json)
         return
-    if calibrate:
-        place.require_home("estimate --calibrate")
     document, campaign_spec, space = words or read_spec_file(spec, None, cluster, model)
     chosen = space.complete(**plan_fields(plan, space.knobs)) if plan else None
     if exact and calibrate:
@@ -254,18 +248,24 @@ def estimate(
         memory = _estimated_exactly(campaign_spec, chosen, rank or [])
         print_found(memory, exact_memory_parts(memory), as_json)
         return
-    if place.server:
-        from meshtune.tuner.cli.at_service import AtService
+    if place.server and not calibrate:
+        from meshtune.tuner.client.client import Client
 
-        with AtService(place).client as client:
-            _print_explanation(client.why(document, plan), as_json)
+        with Client(place.server) as client:
+            if chosen is not None:
+                _print_explanation(client.why(document, plan), as_json)
+            else:
+                quote = client.estimate(document)
+                print_found(quote, quote_parts(quote), as_json)
         return
-    basis = stored_basis(campaign_spec, place)
     if calibrate:
         record = place.record(calibrate)
         check_same(record.campaign.spec, campaign_spec)
-        start = stored_basis(campaign_spec, place, record.trials)
+        # The service's own calibrations are not known here.
+        start = Basis() if place.server else stored_basis(campaign_spec, place, record.trials)
         basis = learn(record.campaign.label, record.campaign.spec, record.trials, start)
+    else:
+        basis = stored_basis(campaign_spec, place)
     if chosen is not None:
         _print_explanation(explain(campaign_spec, space, chosen, basis), as_json)
     else:
@@ -368,10 +368,11 @@ def project(
             option = "--wall" if wall != LEAST_EFFICIENCY else "--tokens"
             raise WrongCall(f"project {option} is for campaigns of a home on this machine: a service does not take it")
         from meshtune.tuner.cli.at_service import AtService
+        from meshtune.tuner.client.client import Client
 
         counts = node_counts(nodes, 1) if nodes else ()
         if of_spec:
-            with AtService(place).client as client:
+            with Client(place.server) as client:
                 projection = client.project(document, nodes=counts, plan=plan)
         else:
             with AtService(place).opened(source) as chosen:

@@ -186,10 +186,12 @@ def handover_lines(check: HandoverCheck) -> Iterator[str | Text]:
 
 def diff_parts(diff: Diff) -> Iterator[Table | Text | str]:
     """What the two and their specs differ in, and their figures side by side."""
-    yield f"specs: {', '.join(map(str, diff.spec)) or 'alike'}"
+    ends = [("none" if end is None else word(end) for end in (one.before, one.after)) for one in diff.spec]
+    specs = [f"{one.knob} {' -> '.join(own)}" for one, own in zip(diff.spec, ends, strict=True)]
+    yield f"specs: {', '.join(specs) or 'alike'}"
     yield f"plans: {words_of(diff.plan) or 'alike'}"
-    numbers = ["none" if trial is None else str(trial.number) for trial in diff.trials]
-    names = [f"{campaign}/{number}" for campaign, number in zip(diff.campaigns, numbers, strict=True)]
+    pairs = zip(diff.campaigns, diff.trials, strict=True)
+    names = [f"{campaign}/{'none' if trial is None else trial.number}" for campaign, trial in pairs]
     table = new_table("", "", f"A: {names[0]}", f"B: {names[1]}")
     rows: list[tuple[str, str, Callable[[Any], str]]] = [("plan", "plan_key", str)]
     rows += [(name, name, str) for name in ("verdict", "failure", "reason")]
