@@ -150,7 +150,7 @@ def test_the_page_shows_a_whole_dialogue(service):
             if "quote" in part:
                 part["quote"] = {"cost": part["quote"]["cost"]}
             text = part.pop("spec", "")
-            written = yaml.safe_dump(part, sort_keys=False, width=118, default_flow_style=None)
+            written = yaml.safe_dump(part, sort_keys=False, width=1000, default_flow_style=None)
             written += f"spec: |\n{indent(text, '  ')}" if text else ""
             lines.extend([f"{tool}({given})", *indent(written, "  ").splitlines(), ""])
             return answer
@@ -166,7 +166,7 @@ def test_the_page_shows_a_whole_dialogue(service):
         dry = await shown("create_campaign", (), spec=spec)
         id = (await shown("create_campaign", (), spec=spec, go=dry["go"]))["campaign"]["id"]
         await followed(call, id)
-        await shown("follow", (), campaign=id, after=40, wait_s=600)
+        await shown("follow", (), campaign=id, wait_s=600)
         await shown("best", ("simulated", "recommendation"), campaign=id)
         await shown("why", (), campaign=id)
         await shown("export", ("format", "trial", "command", "handover"), campaign=id, format="megatron")

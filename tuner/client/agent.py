@@ -37,7 +37,7 @@ TOOLS = {about["name"]: protocol.Tool.model_validate(about) for about in TABLE["
 # While a service is away, and between two looks at a campaign.
 PATIENCE_S, LOOK_S = 10.0, 1.0
 # Kinds of events that are told; the others are steps of a trial.
-TOLD = ("trial.done", "search.", "campaign.")
+TOLD = ("trial.done", "search.ended", "campaign.")
 
 
 class Tools:
