@@ -18,6 +18,7 @@ import samples
 import yaml
 from client_specs import SPEC
 from mcp import Client, StdioServerParameters
+from service_lab import ServiceLab
 from service_process import free_port
 
 from meshtune.runners.untrusted_text import CONTROLS
@@ -177,9 +178,13 @@ def test_the_page_shows_a_whole_dialogue(service):
     samples.compared("agent", [re.sub(r"\b[0-9a-f]{12}\b", "39f3f2b32507", line) for line in lines])
 
 
+def ids(service: ServiceLab) -> list[str]:
+    return [one["id"] for one in service.call("GET", "/v1/campaigns?page_size=100")["campaigns"]]
+
+
 def test_a_token_that_only_reads_has_every_answer_and_starts_nothing(service, done):
     token = service.new_token("reader", "read:all")
-    before = service.call("GET", "/v1/campaigns?page_size=100")["campaigns"]
+    before = ids(service)
     spec = spec_text(SIMULATED)
 
     async def reads(call: Call) -> None:
@@ -198,7 +203,7 @@ def test_a_token_that_only_reads_has_every_answer_and_starts_nothing(service, do
             await call("create_campaign", spec=spec, go=dry["go"])
 
     talk(service.url, token, reads)
-    assert service.call("GET", "/v1/campaigns?page_size=100")["campaigns"] == before
+    assert ids(service) == before
 
 
 def test_a_start_takes_its_own_dry_run_and_happens_once(service):

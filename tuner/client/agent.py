@@ -34,8 +34,6 @@ from meshtune.tuner.specs.knobs import plan_fields
 
 TABLE = read_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), off_is_word=True)
 TOOLS = {about["name"]: protocol.Tool.model_validate(about) for about in TABLE["tools"]}
-# While a service is away, and between two looks at a campaign.
-PATIENCE_S, LOOK_S = 10.0, 1.0
 # Kinds of events that are told; the others are steps of a trial.
 TOLD = ("trial.done", "search.ended", "campaign.")
 
@@ -44,7 +42,7 @@ class Tools:
     """The tools, by their names: values of which the answers are cut. Methods raise UserError."""
 
     def __init__(self, url: str) -> None:
-        self._client = AsyncClient(url, patience_s=PATIENCE_S)
+        self._client = AsyncClient(url, patience_s=5.0)
 
     async def _asked(self, request: Request[Any]) -> Any:
         return await self._client._link.take(self._client._ask(request))
@@ -90,7 +88,7 @@ class Tools:
             if view.state is not CampaignState.RUNNING or (news and told) or time.monotonic() >= until:
                 newest = events[-1].id if events else after
                 return {"over": view.state.final, "campaign": view, "events": told[::-1], "newest_event": newest}
-            await asyncio.sleep(min(LOOK_S, wait_s))
+            await asyncio.sleep(min(1.0, wait_s))
 
     async def best(self, campaign: str) -> object:
         return await (await self._client.campaign(campaign)).best()
@@ -100,8 +98,7 @@ class Tools:
         return {"analysis": await one.analysis(), "failed": await one.trials(verdicts=[*FAILED], sort="-number")}
 
     async def export(self, campaign: str, format: str, trial: str = "recommended") -> object:
-        path = place("campaigns", campaign, "exports", format)
-        return await self._asked(get(path, ExportView, {"trial": trial}))
+        return await self._asked(get(place("campaigns", campaign, "exports", format), ExportView, {"trial": trial}))
 
 
 async def serve(url: str) -> None:
@@ -140,7 +137,7 @@ async def answer(tools: Tools, name: str, arguments: Mapping[str, Any]) -> proto
 
 
 def cut(value: Any, schema: Mapping[str, Any]) -> Any:
-    """What the schema of an answer has of a value: without empty fields, and with the number of items left out."""
+    """What a schema has of a value, without empty fields, with numbers of items left out. No quotation ends early."""
     if isinstance(value, dict):
         parts = schema.get("properties", dict.fromkeys(value, schema.get("additionalProperties", {})))
         kept = {
@@ -156,7 +153,6 @@ def cut(value: Any, schema: Mapping[str, Any]) -> Any:
         return value
     quotes = schema.get("format") == "quotation"
     shown, most = visible(value), schema.get("maxLength", 300) - 4 * quotes
-    # Characters that could end a quotation are others.
     shown = shown.translate({ord("<"): "\u2039", ord(">"): "\u203a"}) if quotes else shown
     text = shown if len(shown) <= most else f"{shown[: most - 4]} ..."
     return f"<<{text}>>" if quotes else text
