@@ -160,7 +160,7 @@ def test_the_page_shows_a_whole_dialogue(service):
         document = yaml.safe_load(made["spec"])
         document.pop("open_questions", None)
         document |= {"name": "agent", "budget": {"trials": 8, "device_hours": 60.0}, "confirm": 1, "seed": 1}
-        runner = {**SPEC["runner"], "noise": 0.0005}  # which no other choice comes of
+        runner = {**SPEC["runner"], "noise": 0.00001}  # which no other choice comes of
         spec = spec_text(document | {"workload": "simulated", "runner": runner})
         await shown("estimate", ("devices", "plans", "fit", "baseline", "cost", "basis"), spec=spec)
         await shown("why_not", ("legal", "violations", "best"), spec=spec, plan="tp=16")
