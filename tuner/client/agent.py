@@ -1,13 +1,11 @@
 """Tools by which an agent uses a service: the Model Context Protocol over stdio, `meshtune mcp`.
 
-`agent.yaml` has the tools as the protocol describes them. Of a value, the schema of its answer says which fields an
-agent gets, how many items and how many characters: it pays for each word. Nothing is started but by `create_campaign`,
-with the go of its own dry run. What jobs, logs and people wrote comes as a quotation: it may be there to mislead."""
+`agent.yaml` describes them as the protocol has it: the schema of an answer says what an agent, who pays for each word,
+gets of a value. Only `create_campaign` starts anything, by the go of its own dry run. Words of jobs are quotations."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Mapping
 from hashlib import sha256
@@ -16,7 +14,6 @@ from typing import Any
 
 import mcp_types as protocol
 from jsonschema import Draft202012Validator
-from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
@@ -30,30 +27,25 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.client.client import AsyncClient, document_of
 from meshtune.tuner.client.errors import NotAuthenticated, ServiceUnreachable
-from meshtune.tuner.client.requests import Request, ask, get, place, post
+from meshtune.tuner.client.requests import Request, get, place, post
 from meshtune.tuner.results.export import ExportView
 from meshtune.tuner.specs.import_script import ImportedSpec
 from meshtune.tuner.specs.knobs import plan_fields
 
 TABLE = read_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), off_is_word=True)
 TOOLS = {about["name"]: protocol.Tool.model_validate(about) for about in TABLE["tools"]}
-# While a service is away; between two looks at a campaign.
-PATIENCE_S, LOOK_S = 10.0, 1.0
 # Kinds of events that are told; the others are steps of a trial.
-TOLD = ("trial.done", "search.", "campaign.")
-# Characters of a text of which the schema says nothing.
-MAX_TEXT = 300
-EMPTY: tuple[object, ...] = (None, "", [], {})
+TOLD = ("trial.done", "search.ended", "campaign.")
 
 
 class Tools:
     """The tools, by their names: values of which the answers are cut. Methods raise UserError."""
 
     def __init__(self, url: str) -> None:
-        self._client = AsyncClient(url, patience_s=PATIENCE_S)
+        self._client = AsyncClient(url, patience_s=5.0)
 
     async def _asked(self, request: Request[Any]) -> Any:
-        return await self._client._link.take(ask(request, PATIENCE_S))
+        return await self._client._link.take(self._client._ask(request))
 
     async def fit(self, on: str, model: str = "", **words: Any) -> object:
         return await self._client.fit(model, on=on, words=words)
@@ -73,8 +65,8 @@ class Tools:
         quote, token = await self._client.estimate(spec, to_run=True), await self._asked(get(place("whoami"), dict))
         budget, hours = document_of(spec).get("budget"), quote.cost.device_hours
         if not isinstance(budget, Mapping) or budget.get("device_hours") is None:
-            cost = f"{hours.low:.3g} to {hours.high:.3g}, at the most {quote.limits.device_hours}"
-            raise InvalidValue([Problem("budget.device_hours", f"must be stated; all trials may take {cost}")])
+            told = f"must be stated; all trials are predicted to take {hours.low:.3g} to {hours.high:.3g}"
+            raise InvalidValue([Problem("budget.device_hours", told)])
         word = sha256(spec.encode() + json_of(quote.cost) + json_of(quote.limits)).hexdigest()[:12]
         if go and go != word:
             raise InvalidValue([Problem("go", f"{go} is of another spec or an older quote: make a dry run of this")])
@@ -93,11 +85,10 @@ class Tools:
         while True:
             view, events = await one.refresh(), await one.events(after)
             told = [event for event in events if event.kind.startswith(TOLD)]
-            rests = view.state is not CampaignState.RUNNING or (news and told)
-            if rests or time.monotonic() >= until:
+            if view.state is not CampaignState.RUNNING or (news and told) or time.monotonic() >= until:
                 newest = events[-1].id if events else after
                 return {"over": view.state.final, "campaign": view, "events": told[::-1], "newest_event": newest}
-            await asyncio.sleep(min(LOOK_S, wait_s))
+            await asyncio.sleep(min(1.0, wait_s))
 
     async def best(self, campaign: str) -> object:
         return await (await self._client.campaign(campaign)).best()
@@ -107,18 +98,17 @@ class Tools:
         return {"analysis": await one.analysis(), "failed": await one.trials(verdicts=[*FAILED], sort="-number")}
 
     async def export(self, campaign: str, format: str, trial: str = "recommended") -> object:
-        path = place("campaigns", campaign, "exports", format)
-        return await self._asked(get(path, ExportView, {"trial": trial}))
+        return await self._asked(get(place("campaigns", campaign, "exports", format), ExportView, {"trial": trial}))
 
 
 async def serve(url: str) -> None:
     """Until standard input ends. url: of the service; default MESHTUNE_SERVER. Raises ServiceError."""
     tools = Tools(url)
 
-    async def listed(_: ServerRequestContext[Any], __: object) -> protocol.ListToolsResult:
+    async def listed(_: object, __: object) -> protocol.ListToolsResult:
         return protocol.ListToolsResult(tools=[*TOOLS.values()])
 
-    async def called(_: ServerRequestContext[Any], asked: protocol.CallToolRequestParams) -> protocol.CallToolResult:
+    async def called(_: object, asked: protocol.CallToolRequestParams) -> protocol.CallToolResult:
         return await answer(tools, asked.name, asked.arguments or {})
 
     server = Server("meshtune", instructions=TABLE["instructions"], on_list_tools=listed, on_call_tool=called)
@@ -128,32 +118,31 @@ async def serve(url: str) -> None:
 
 async def answer(tools: Tools, name: str, arguments: Mapping[str, Any]) -> protocol.CallToolResult:
     """What a call comes to, or the sentence of its refusal."""
-    document, said = None, ""
-    if name not in TOOLS:
-        said = f"there is no tool {name}; there are {', '.join(TOOLS)}"
-    elif wrong := [*Draft202012Validator(TOOLS[name].input_schema).iter_errors(arguments)]:
+    document, said = None, f"there is no tool {name}; there are {', '.join(TOOLS)}"
+    if tool := TOOLS.get(name):
+        wrong = Draft202012Validator(tool.input_schema).iter_errors(arguments)
         said = "\n".join(f"{'.'.join(map(str, one.path)) or 'arguments'}: {one.message}" for one in wrong)
-    else:
+    if tool and not said:
         # A spec of one line is never taken for the name of a file.
         given = {key: f"{value}\n" if key == "spec" else value for key, value in arguments.items()}
         try:
             found = await getattr(tools, name)(**given)
             whole = {key: plain(one) for key, one in found.items()} if isinstance(found, dict) else plain(found)
-            document = cut(whole, TOOLS[name].output_schema or {})
+            document = cut(whole, tool.output_schema or {})
         except UserError as error:
             away = isinstance(error, (ServiceUnreachable, NotAuthenticated))
             said = f"{error}\n{TABLE['away']}" if away else str(error)
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    text = cut(said, TABLE["refusal"]) if document is None else text
-    content: list[protocol.ContentBlock] = [protocol.TextContent(text=text)]
-    return protocol.CallToolResult(content=content, structured_content=document, is_error=document is None)
+    text = protocol.TextContent(text=cut(said, TABLE["refusal"]) if document is None else json_of(document).decode())
+    return protocol.CallToolResult(content=[text], structured_content=document, is_error=document is None)
 
 
 def cut(value: Any, schema: Mapping[str, Any]) -> Any:
-    """What the schema of an answer has of a value: without empty fields, and with the number of items left out."""
+    """What a schema has of a value, without empty fields, with numbers of items left out. No quotation ends early."""
     if isinstance(value, dict):
         parts = schema.get("properties", dict.fromkeys(value, schema.get("additionalProperties", {})))
-        kept = {name: cut(value[name], part) for name, part in parts.items() if value.get(name) not in EMPTY}
+        kept = {
+            name: cut(value[name], part) for name, part in parts.items() if value.get(name) not in (None, "", [], {})
+        }
         most = {name: part["maxItems"] for name, part in parts.items() if name in kept and "maxItems" in part}
         return kept | {f"{name}_left_out": over for name, n in most.items() if (over := len(value[name]) - n) > 0}
     if isinstance(value, list):
@@ -163,8 +152,7 @@ def cut(value: Any, schema: Mapping[str, Any]) -> Any:
     if not isinstance(value, str):
         return value
     quotes = schema.get("format") == "quotation"
-    shown, most = visible(value), schema.get("maxLength", MAX_TEXT) - 4 * quotes
-    # Characters that could end a quotation are others.
+    shown, most = visible(value), schema.get("maxLength", 300) - 4 * quotes
     shown = shown.translate({ord("<"): "\u2039", ord(">"): "\u203a"}) if quotes else shown
     text = shown if len(shown) <= most else f"{shown[: most - 4]} ..."
     return f"<<{text}>>" if quotes else text

@@ -168,8 +168,7 @@ def open_(
 
 @app.command(rich_help_panel=PANEL, short_help="Serve a service's campaigns to agents, as tools.")
 def mcp(server: Annotated[str, typer.Option(envvar="MESHTUNE_SERVER", help="Address of the service.")] = "") -> None:
-    """Serve tools by the Model Context Protocol, on standard input and output: for a client that starts this command.
-    The token is that of MESHTUNE_TOKEN, or of the file MESHTUNE_TOKEN_FILE."""
+    """Serve tools by the Model Context Protocol, on standard input and output, with the token of MESHTUNE_TOKEN."""
     require_extra("mcp", "meshtune mcp")
     from meshtune.tuner.client.agent import serve
 
