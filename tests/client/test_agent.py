@@ -3,12 +3,8 @@ export, tokens and their bounds, and text that means to mislead."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import re
-import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -16,8 +12,8 @@ from typing import Any
 import pytest
 import samples
 import yaml
+from agent_lab import Call, Refusal, talk
 from client_specs import SPEC
-from mcp import Client, StdioServerParameters
 from service_lab import ServiceLab
 from service_process import free_port
 
@@ -29,41 +25,6 @@ from meshtune.tuner.results.export import FORMATS
 ROOT = Path(__file__).parents[2]
 TRAIN = (ROOT / "examples" / "bring-your-own" / "train.py").read_text()
 SIMULATED = {**SPEC, "name": "agent", "budget": {"trials": 6, "device_hours": 1.0}}
-Call = Callable[..., Awaitable[Any]]
-MOST_CHARACTERS = 4500
-
-
-class Refusal(Exception):
-    """The answer of a tool that is an error."""
-
-
-def talk(url: str, token: str, script: Callable[[Call], Awaitable[Any]]) -> Any:
-    """What a script of calls comes to. Of each call a tool's answer, which keeps to its schema and its length."""
-    own = {"MESHTUNE_SERVER": url, "MESHTUNE_TOKEN": token, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-    command = StdioServerParameters(command=sys.executable, args=["-m", "meshtune.tuner.cli", "mcp"], env=own)
-
-    async def whole() -> Any:
-        failure: Exception | None = None
-        async with Client(command) as client:
-
-            async def call(tool: str, /, **arguments: Any) -> Any:
-                answer = await client.call_tool(tool, arguments)
-                (content,) = answer.content
-                assert "Traceback" not in content.text
-                if answer.is_error:
-                    raise Refusal(content.text)
-                assert json.loads(content.text) == answer.structured_content
-                assert len(content.text) < MOST_CHARACTERS, (tool, len(content.text))
-                return answer.structured_content
-
-            assert [tool.name for tool in (await client.list_tools()).tools] == [*TOOLS]
-            try:
-                return await script(call)
-            except Exception as error:  # bare, not in the groups of the connection's tasks
-                failure = error
-        raise failure
-
-    return asyncio.run(whole())
 
 
 def spec_text(document: dict[str, Any]) -> str:
@@ -197,6 +158,7 @@ def test_a_token_that_only_reads_has_every_answer_and_starts_nothing(service, do
         assert (await call("best", campaign=done))["simulated"]
         assert (await call("why", campaign=done))["analysis"]["simulated"]
         assert (await call("export", campaign=done, format="json"))["files"]
+        assert (await call("import_launch", script=LAUNCH, cluster="dgx-h100"))["spec"]
         dry = await call("create_campaign", spec=spec)
         assert dry["token"]["scopes"] == ["read:all"]
         with pytest.raises(Refusal, match="launch"):

@@ -120,7 +120,7 @@ TABLE: Mapping[str, Row] = {
     "enqueue_trial": Row(lambda c, s: s["LIVE"].enqueue(PLAN), f"enqueue LIVE {PLAN}", PERSON),
     "resume_campaign": Row(lambda c, s: s["PAUSED"].resume(), "resume PAUSED", PERSON),
     "rerun_trial": Row(lambda c, s: s["DONE"].rerun(0), "rerun DONE 0", PERSON),
-    "revalidate_campaign": Row(lambda c, s: s["DONE"].revalidate(), "revalidate DONE", PERSON),
+    "revalidate_campaign": Row(lambda c, s: s["DONE"].revalidate(), "revalidate DONE", PERSON, by="rerun_trial"),
     "cancel_campaign": Row(lambda c, s: s["DOOMED"].cancel(), "cancel DOOMED", PERSON),
     "delete_campaign": Row(lambda c, s: s["OVER"].delete(), "delete OVER --yes", PERSON),
     "suggest_trials": Row(lambda c, s: s["ASKED"].suggest(worker="w"), f"-: {PROGRAMS}", PROGRAMS),

@@ -46,5 +46,3 @@ def talk(url: str, token: str, script: Callable[[Call], Awaitable[Any]]) -> Any:
         raise failure
 
     return asyncio.run(whole())
-
-

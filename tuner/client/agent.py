@@ -22,14 +22,10 @@ from meshtune.runners.outcome import FAILED
 from meshtune.runners.untrusted_text import read_yaml, visible
 from meshtune.search_spaces.checks import InvalidValue, Problem, UserError
 from meshtune.tuner.access.quotas import require_room
-from meshtune.tuner.access.tokens import Quotas, Used
 from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.client.client import AsyncClient, document_of
 from meshtune.tuner.client.errors import NotAuthenticated, ServiceUnreachable
-from meshtune.tuner.client.requests import Request, get, place, post
-from meshtune.tuner.results.export import ExportView
-from meshtune.tuner.specs.import_script import ImportedSpec
 from meshtune.tuner.specs.knobs import plan_fields
 
 TABLE = read_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), off_is_word=True)
@@ -44,9 +40,6 @@ class Tools:
     def __init__(self, url: str) -> None:
         self._client = AsyncClient(url, patience_s=5.0)
 
-    async def _asked(self, request: Request[Any]) -> Any:
-        return await self._client._link.take(self._client._ask(request))
-
     async def fit(self, on: str, model: str = "", **words: Any) -> object:
         return await self._client.fit(model, on=on, words=words)
 
@@ -59,10 +52,10 @@ class Tools:
         return await self._client.why(spec, plan)
 
     async def import_launch(self, script: str, **words: Any) -> object:
-        return await self._asked(post(place("imports"), ImportedSpec, {"script": script, **words}))
+        return await self._client.import_script(script, **words)
 
     async def create_campaign(self, spec: str, go: str = "") -> object:
-        quote, token = await self._client.estimate(spec, to_run=True), await self._asked(get(place("whoami"), dict))
+        quote, token = await self._client.estimate(spec, to_run=True), await self._client.whoami()
         budget, hours = document_of(spec).get("budget"), quote.cost.device_hours
         if not isinstance(budget, Mapping) or budget.get("device_hours") is None:
             told = f"must be stated; all trials are predicted to take {hours.low:.3g} to {hours.high:.3g}"
@@ -73,8 +66,7 @@ class Tools:
         if go:
             campaign = await self._client.create(spec, key=f"agent-{word}")
             return {"started": True, "campaign": campaign.view}
-        quotas, used = read_value(Quotas, token["quotas"]), read_value(Used, token["used"])
-        require_room(token["name"], quotas, used, read_value(Budget, budget))
+        require_room(token.name, token.quotas, token.used, read_value(Budget, budget))
         return {"started": False, "quote": quote, "token": token, "go": word}
 
     async def campaigns(self, limit: int = 5, **filters: Any) -> object:
@@ -98,7 +90,7 @@ class Tools:
         return {"analysis": await one.analysis(), "failed": await one.trials(verdicts=[*FAILED], sort="-number")}
 
     async def export(self, campaign: str, format: str, trial: str = "recommended") -> object:
-        return await self._asked(get(place("campaigns", campaign, "exports", format), ExportView, {"trial": trial}))
+        return await (await self._client.campaign(campaign)).export(format, trial)
 
 
 async def serve(url: str) -> None:

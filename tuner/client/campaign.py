@@ -17,7 +17,7 @@ from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import Outdated, WaitedTooLong
-from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, Tries, get, place, post
+from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, Tries, get, json_of, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, Follower, step
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
