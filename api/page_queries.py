@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.api.errors import InvalidQuery
@@ -44,7 +44,6 @@ Token = Annotated[
 ]
 Text = Annotated[str, Field(max_length=200)]
 KnobText = Annotated[str, Field(pattern=rf"^{KNOB_NAME.pattern}:({KNOB_WORD.pattern})?$", max_length=101)]
-Moment = Annotated[datetime, AfterValidator(lambda moment: moment if moment.tzinfo else moment.replace(tzinfo=UTC))]
 Whole = Annotated[int, Field(ge=0, le=MAX_NUMBER)]
 if TYPE_CHECKING:
     CampaignSort = str
@@ -53,6 +52,14 @@ else:
     CampaignSort, TrialSort = (
         Literal[tuple(sign + key for sign in ("", "-") for key in keys)] for keys in (CampaignKey, SORT_KEYS)
     )
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
 def _any_of(description: str) -> Any:

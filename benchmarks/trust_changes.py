@@ -120,7 +120,7 @@ class Client(threading.Thread):
                     again += status < 300
                 case _:
                     status, made = self._send("POST", f"{path}:revalidate", None)
-                    numbers = [each["number"] for each in made] if status < 300 else []
+                    numbers = [each["number"] for each in made["trials"]] if status < 300 else []
                     self._oplog.note("revalidate", status, campaign=id, trials=numbers)
                     again += len(numbers)
 

@@ -156,6 +156,7 @@ def test_the_licence_and_the_notice_travel_with_the_wheel_and_the_sdist(wheel, s
     assert (metadata["License-Expression"], metadata.get_all("License-File")) == ("Apache-2.0", [*LICENCES])
     if (ROOT / "api" / "static" / "index.html").exists():  # the dashboard was built
         assert b"## preact" in archive.read("meshtune/api/static/licenses.md")
+        assert b"Apache License" in archive.read("meshtune/api/static/swagger-ui-licenses.txt")
     with tarfile.open(sdist) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     assert names.issuperset(LICENCES)

@@ -66,7 +66,7 @@ def resume_campaign(
 @router.get("/campaigns/{campaign_id}/spec.yaml", dependencies=[reads], response_class=Response, responses=_YAML)
 def spec_as_written(campaign_id: CampaignId, service: ServiceHandle) -> Response:
     """The spec as it was sent, comments and all: YAML, or JSON, which is YAML too. Of a campaign that was cloned, or
-    did not come as a text, its complete spec. Later changes of name and budget are not in it."""
+    did not come as a text, its complete spec. Later changes of its details are not in it."""
     text = service.store.spec_text(campaign_id)
     if not text:
         document = document_of(service.campaign(campaign_id).spec)

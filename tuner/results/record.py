@@ -22,7 +22,7 @@ from meshtune.tuner.campaign.trial import Trial
 VERSION: Literal[1] = 1
 # A trial on four devices, with its steps and a profile, has 4 kB; what grows
 # are the values of each rank, about 300 bytes.
-# Of the spec; beside it since before specs had them.
+# Of the spec; records have them beside it, as before specs had them.
 _BESIDE = ("tags", "notes")
 RECORD_LIMITS = Limits(max_bytes=2**30, max_values=100_000_000)
 
@@ -46,7 +46,7 @@ def record_json(record: Record) -> bytes:
     """The record as JSON of one line."""
     document = plain(record)
     spec = document["campaign"]["spec"]
-    document["campaign"] |= {name: spec[name] for name in _BESIDE}
+    document["campaign"] |= {name: spec.pop(name) for name in _BESIDE}
     try:
         text = json.dumps(document, allow_nan=False, separators=(",", ":"))
     except ValueError:  # JSON has no word for a loss that diverged; numbers are read from their names, too

@@ -18,7 +18,6 @@ from meshtune.runners.outcome import FAILED, Verdict, failure_of
 from meshtune.search_spaces.knob_values import KnobValue, word
 from meshtune.tuner.access.tokens import OPERATOR, Rights
 from meshtune.tuner.campaign import listing
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.objective import yardstick_of
 from meshtune.tuner.campaign.trial import FIRST_RUNS, Origin, Trial, TrialState
 from meshtune.tuner.store.campaigns import read_campaign, readable_by
@@ -133,7 +132,8 @@ class Pages:
         sorted by; none for no campaign. listed: without steps, values of single ranks, profiles and logs."""
         with self._database.reading() as connection:
             of_flops = {wanted.order.key, *wanted.at_least, *wanted.at_most} & {listing.MFU, listing.TFLOPS_PER_DEVICE}
-            known = _flops(read_campaign(connection, campaign_id)) if of_flops else {}
+            yardstick = yardstick_of(read_campaign(connection, campaign_id).spec) if of_flops else None
+            known = {name: getattr(yardstick, name, None) for name in ("flops_by_shapes", "peak_flops")}
             rows = connection.execute(_trial_page(campaign_id, wanted), known).all()
             read = _readable(connection, campaign_id, [row.number for row in rows], listed)
         return [(row.number, read[row.number], row.value) for row in rows]
@@ -209,11 +209,6 @@ def _within(columns: Any, wanted: listing.CampaignsWanted | listing.TrialsWanted
     """Comparisons with NULL are never true."""
     least = [columns[name] >= value for name, value in wanted.at_least.items()]
     return [*least, *(columns[name] <= value for name, value in wanted.at_most.items())]
-
-
-def _flops(campaign: Campaign) -> dict[str, float | None]:
-    yardstick = yardstick_of(campaign.spec)
-    return {"flops_by_shapes": yardstick.flops_by_shapes, "peak_flops": yardstick.peak_flops}
 
 
 def _trial_page(campaign_id: str, wanted: listing.TrialsWanted) -> sa.Select[Any]:

@@ -10,13 +10,13 @@ export interface Difference {
 /** What follows from a name that differs. */
 const FOLLOW = { "model.name": /^model\./, "cluster.device.name": /^cluster\.\w+\./ };
 
-/** But for their names. */
+/** But for what people call them and say of them. */
 export function specDifferences(specs: readonly object[]): Difference[] {
   const flat = specs.map((spec) => new Map(leaves(spec, "")));
   const paths = [...new Set(flat.flatMap((leaf) => [...leaf.keys()]))];
   const found = paths.map((path) => ({ path, values: flat.map((leaf) => leaf.get(path) || UNKNOWN) })).filter(({ values }) => new Set(values).size > 1);
   const told = Object.entries(FOLLOW).filter(([name]) => found.some(({ path }) => path === name));
-  return found.filter(({ path }) => path !== "name" && !path.endsWith("_follow") && told.every(([name, rest]) => path === name || !rest.test(path)));
+  return found.filter(({ path }) => !/^(name|tags|notes)$|_follow$/.test(path) && told.every(([name, rest]) => path === name || !rest.test(path)));
 }
 
 function leaves(value: unknown, path: string): [string, string][] {
