@@ -1384,6 +1384,11 @@ export interface components {
             status: string;
             version: string;
         };
+        Heartbeat: {
+            lease_s: number | null;
+            reason: string;
+            should_stop: boolean;
+        };
         Importance: {
             knob: string;
             share: number;
@@ -2255,6 +2260,7 @@ export type Generated = components['schemas']['Generated'];
 export type Handover = components['schemas']['Handover'];
 export type HardwareKind = components['schemas']['HardwareKind'];
 export type HealthView = components['schemas']['HealthView'];
+export type Heartbeat = components['schemas']['Heartbeat'];
 export type Importance = components['schemas']['Importance'];
 export type ImportedSpec = components['schemas']['ImportedSpec'];
 export type JobView = components['schemas']['JobView'];
