@@ -8,6 +8,7 @@ is about:blank.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
@@ -241,4 +242,10 @@ def _answer(
     content: dict[str, Any] = asdict(shown)
     if not errors:
         del content["errors"]
-    return JSONResponse(content, status_code=status, media_type=PROBLEM_JSON, headers=dict(headers or {}))
+    return _Problem(content, status_code=status, media_type=PROBLEM_JSON, headers=dict(headers or {}))
+
+
+class _Problem(JSONResponse):
+    def render(self, content: Any) -> bytes:
+        """Halves of surrogate pairs, which a detail may repeat, stand as JSON's escapes of them."""
+        return json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace")
