@@ -71,9 +71,7 @@ class Ask(Closed):
 
     count: Annotated[int, Limit(1, 100, whole=True)] = 1
     wait_s: Annotated[float, Limit(0, 30)] = 0.0
-    worker: Annotated[
-        str, Text(r"^[^\x00-\x1f\x7f]*$", "be one line of text, of at most 100 characters", None, 100)
-    ] = ""
+    worker: Annotated[str, Text(r"^[^\x00-\x1f\x7f]*$", "be one line of at most 100 characters", None, 100)] = ""
     lease_s: Annotated[float, Limit(5, 86400)] | None = None
 
 
