@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Path, Query, Request, Security
+from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer, SecurityScopes
 from starlette.concurrency import run_in_threadpool
 from starlette.convertors import StringConvertor, register_url_convertor
@@ -226,10 +227,16 @@ _MATCHES = r'^\s*(\*|(W/)?"[^"]*"(\s*,\s*(W/)?"[^"]*")*)\s*$'
 async def _versions(
     if_match: Annotated[
         str | None,
-        Header(pattern=_MATCHES, description="Act only while the campaign's version is that of this ETag, or of one."),
+        Header(
+            json_schema_extra={"pattern": _MATCHES},
+            description="Act only while the campaign's version is that of this ETag, or of one.",
+        ),
     ] = None,
 ) -> Sequence[str]:
     """The versions that a request is for; none for any."""
+    if if_match is not None and re.match(_MATCHES, if_match) is None:
+        message = f"must be * or ETags in double quotes, with commas between them, not {if_match[:60]}"
+        raise RequestValidationError([{"loc": ("header", "If-Match"), "msg": message, "type": "value_error"}])
     return _VERSION.findall(if_match or "")
 
 

@@ -8,6 +8,7 @@ is about:blank.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
@@ -17,7 +18,7 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
@@ -167,7 +168,7 @@ def pointer(path: Iterable[object]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
-async def answer_to(request: Request, error: Exception) -> JSONResponse:
+async def answer_to(request: Request, error: Exception) -> Response:
     """The answer to an error in PROBLEMS, for what stands before the routes, too."""
     status, type_, title = next(PROBLEMS[kind] for kind in type(error).__mro__ if kind in PROBLEMS)
     mistakes = _mistakes(error)
@@ -180,7 +181,7 @@ async def answer_to(request: Request, error: Exception) -> JSONResponse:
     return _answer(request, status, f"/problems/{type_}", title, detail, mistakes, headers)
 
 
-async def _http(request: Request, error: Exception) -> JSONResponse:
+async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     phrase = HTTPStatus(error.status_code).phrase
     detail = error.detail if error.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
@@ -191,7 +192,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     return _answer(request, error.status_code, "about:blank", phrase, detail, headers=headers)
 
 
-async def _full_disk(request: Request, error: Exception) -> JSONResponse:
+async def _full_disk(request: Request, error: Exception) -> Response:
     """Space may come back. Any other error of the system is a defect."""
     if getattr(error, "errno", None) not in FULL:
         raise error
@@ -208,7 +209,7 @@ def _methods_at(request: Request) -> list[str]:
     ]
 
 
-async def defect(request: Request, error: Exception) -> JSONResponse:
+async def defect(request: Request, error: Exception) -> Response:
     """The framework raises the error again after this answer, and the server logs it."""
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     detail = f"a defect of meshtune ({type(error).__name__}); the server's log has the traceback"
@@ -235,10 +236,12 @@ def _answer(
     detail: str,
     errors: tuple[Mistake, ...] = (),
     headers: Mapping[str, str] | None = None,
-) -> JSONResponse:
+) -> Response:
     instance = quote(request.url.path, safe="/:@!$&'()*+,;=~")
     shown = ProblemDetails(type=type_, title=title, status=status, detail=detail, instance=instance, errors=errors)
     content: dict[str, Any] = asdict(shown)
     if not errors:
         del content["errors"]
-    return JSONResponse(content, status_code=status, media_type=PROBLEM_JSON, headers=dict(headers or {}))
+    # Halves of surrogate pairs, which a detail may repeat, stand as JSON's escapes of them.
+    body = json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return Response(body, status_code=status, media_type=PROBLEM_JSON, headers=dict(headers or {}))

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic_core import PydanticCustomError
 
 from meshtune.api.dependencies import MAX_NUMBER, MAX_PER_PAGE
 from meshtune.api.errors import InvalidQuery
@@ -55,7 +56,11 @@ else:
 
 
 def _moment(text: str) -> datetime:
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        words = "must be a time by RFC 3339 or a date, its + sent as %2B, not {text}"
+        raise PydanticCustomError("moment", words, {"text": repr(text[:40])}) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

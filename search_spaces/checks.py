@@ -168,9 +168,10 @@ class Text:
         match = re.search(self.pattern, value)
         # "$" alone fits before a last line break too.
         whole = match is not None and (not self.pattern.endswith("$") or match.end() == len(value))
-        if whole and (self.most is None or len(value) <= self.most):
-            return ""
-        return f"must {self.words}, not {value!r}" if self.most is None else f"must {self.words}, not {len(value)}"
+        if self.most is not None and len(value) > self.most:
+            return f"must {self.words}, not {len(value)}"
+        # Halves of surrogate pairs fit no file and no database.
+        return "" if whole and not re.search(r"[\ud800-\udfff]", value) else f"must {self.words}, not {value!r}"
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
         """As `Limit` does."""

@@ -23,7 +23,7 @@ from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
 from meshtune.api.stream_hub import MAX_READ, EventsWanted, StreamHub, Subscriber, frame_of
 from meshtune.tuner.access.tokens import Token
-from meshtune.tuner.campaign.campaign import Event
+from meshtune.tuner.campaign.campaign import EVENT_KINDS, Event
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
 
@@ -126,7 +126,7 @@ async def stream(
         str | None, Query(pattern=ID_PATTERN, max_length=100, description="Only events of this campaign.")
     ] = None,
     kind: Annotated[
-        list[Annotated[str, Query(pattern=r"^[a-z]+\.[a-z]+$", max_length=40)]],
+        list[Annotated[str, Query(pattern=f"^({'|'.join(EVENT_KINDS)})$")]],
         Query(max_length=20, description="Only events of this kind, such as campaign.completed; repeated: any of."),
     ] = [],  # noqa: B006
     after: Annotated[int | None, Query(ge=0, le=MAX_ID, description="As Last-Event-ID, which is stronger.")] = None,

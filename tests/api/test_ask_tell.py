@@ -1,5 +1,6 @@
 """Ask and tell: people's own loops measure the trials of a campaign whose runner is `external`."""
 
+import json
 import subprocess
 import sys
 import time
@@ -172,15 +173,17 @@ WORKERS = (
     ({"worker": "w" * 101}, "/worker"),
     ({"worker": "w\n1"}, "/worker"),
     ({"worker": 1}, "/worker"),
+    ({"worker": "w\ud800"}, "/worker"),  # its words would be no result, and the driver could go no further
     ({"worker": "w1", "lease_s": 4.9}, "/lease_s"),
     ({"worker": "w1", "lease_s": 86401}, "/lease_s"),
 )
 
 
 def test_an_ask_out_of_its_bounds_is_refused(client, create, problem):
-    id = create(**EXTERNAL)
+    url, headers = f"/v1/campaigns/{create(**EXTERNAL)}:suggest", {"content-type": "application/json"}
     for body, pointer in (({"count": 0}, "/count"), ({"wait_s": 31}, "/wait_s"), ({"n": 1}, "/n"), *WORKERS):
-        told = problem(client.post(f"/v1/campaigns/{id}:suggest", json=body), 422, "/problems/invalid-body")
+        answer = client.post(url, content=json.dumps(body), headers=headers)
+        told = problem(answer, 422, "/problems/invalid-body")
         assert told["errors"][0]["pointer"] == pointer
 
 

@@ -230,7 +230,11 @@ def test_campaigns_are_filtered_by_times_and_sizes(client, create, problem):
     assert found(min_devices=4) == {*ids[1:]}
     assert found(min_devices=3, max_devices=4) == {ids[1]}
     for query, pointer, words in (
-        ({"created_after": "yesterday"}, "/query/created_after", "'yesterday'"),
+        (
+            {"created_after": "yesterday"},
+            "/query/created_after",
+            "RFC 3339 or a date, its + sent as %2B, not 'yesterday'",
+        ),
         ({"updated_before": "1700000000"}, "/query/updated_before", "'1700000000'"),
         ({"created_after": "2022-01-01", "created_before": "2021-01-01"}, "/query/created_after", "created_before"),
         ({"min_devices": 8, "max_devices": 4}, "/query/min_devices", "must be at most max_devices, which is 4, not 8"),

@@ -63,6 +63,7 @@ def test_name_tags_notes_and_budget_are_changed_and_the_rest_stays(client, creat
         ({"tags": ["a", "a"]}, "/tags"),
         ({"tags": [f"t{number}" for number in range(21)]}, "/tags"),
         ({"notes": "x" * 10_001}, "/notes"),
+        ({"notes": "not\0storable"}, "/notes"),
         ({"budget": {"trials": 0}}, "/budget/trials"),
         ({"budget": {"trials": None}}, "/budget"),
         ({"budget": None}, "/budget"),
@@ -375,7 +376,9 @@ def test_a_change_that_was_decided_on_another_version_is_412_and_writes_nothing(
     assert client.get(url).json() == before
     for fits in ("*", f'"other", {second}', f'"{before["version"]}"'):
         assert client.patch(url, json={"notes": ""}, headers={"If-Match": fits}).status_code == 200
-    assert problem(client.patch(url, json={}, headers={"If-Match": "bare"}), 422, "/problems/malformed-request")
+    bare = problem(client.patch(url, json={}, headers={"If-Match": "bare"}), 422, "/problems/malformed-request")
+    assert "ETags in double quotes" in bare["detail"]
+    assert "not bare" in bare["detail"]
     assert etag(client.post(f"{url}:resume", json={"budget": {"trials": 50}}, headers={"If-Match": second})) != second
 
 
@@ -394,6 +397,9 @@ def test_a_change_that_is_sent_again_with_its_key_is_the_same_change(client, cre
     headers = {"If-Match": etag(client.get(f"/v1/campaigns/{id}")), "Idempotency-Key": "one-change"}
     first, again = (client.patch(f"/v1/campaigns/{id}", json={"tags": ["a"]}, headers=headers) for _ in range(2))
     assert (first.status_code, again.status_code, again.content) == (200, 200, first.content)
+    stale, fits = {**headers, "Idempotency-Key": "two"}, {"If-Match": etag(again), "Idempotency-Key": "two"}
+    answers = [client.patch(f"/v1/campaigns/{id}", json={"tags": ["b"]}, headers=each) for each in (stale, fits)]
+    assert [answer.status_code for answer in answers] == [412, 200], "a refused one has used no key up"
 
 
 def test_tags_and_notes_of_a_spec_are_the_campaigns_and_a_clone_has_the_present_ones(

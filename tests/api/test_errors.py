@@ -153,6 +153,11 @@ def test_a_value_that_cannot_be_kept_is_a_mistake_of_the_spec(shared_client, spe
     assert document["errors"][0]["pointer"].startswith(pointer)
 
 
+def test_an_error_repeats_a_text_that_no_answer_in_utf_8_can_hold(shared_client, problem):
+    answer = shared_client.post("/v1/fit", content=json.dumps({"model": "gpt-\ud800"}), headers=JSON)
+    assert "gpt-\ud800" in problem(answer, 422, "/problems/invalid-spec")["detail"]
+
+
 def test_all_mistakes_of_a_spec_come_at_once_with_pointers(shared_client, spec, problem):
     wrong = spec | {
         "surprise": 1,

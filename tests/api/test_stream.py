@@ -2,17 +2,20 @@
 
 import asyncio
 import random
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from stream_lab import Sent, StreamClient, soon
 
 from meshtune.api import stream_hub
 from meshtune.api.routes import stream
+from meshtune.tuner import store
 from meshtune.tuner.access.tokens import Scope
-from meshtune.tuner.campaign.campaign import CampaignState
+from meshtune.tuner.campaign.campaign import EVENT_KINDS, CampaignState
 from meshtune.tuner.store import StoreUnavailable
 
 
@@ -113,11 +116,19 @@ def test_only_the_kinds_that_are_named_come_before_ready_and_after(app, service,
             stir(service, paused, 2)
             await soon(lambda: client.ids == resumed())
             assert {event.kind for event in client.events} == {"ready", "campaign.running"}
-        async with StreamClient(app, asking, query="kind=completed") as client:
+        async with StreamClient(app, asking, query="kind=campaign.complete") as client:
             await soon(lambda: client.ended)
-            assert client.status == 422
+            assert client.status == 422, "a kind that never comes"
 
     during(body)
+
+
+def test_each_kind_that_the_store_writes_may_be_named():
+    writes = re.compile(r"add_event\([^)]*?\"([a-z]+\.[a-z{}.]+)\"", re.DOTALL)
+    written = {kind for file in Path(store.__file__).parent.glob("*.py") for kind in writes.findall(file.read_text())}
+    moves = {kind for kind in written if "{" in kind}
+    assert all(kind.startswith("campaign.{") for kind in moves)
+    assert written - moves == {*EVENT_KINDS} - {f"campaign.{state}" for state in CampaignState}
 
 
 def test_clients_that_come_and_go_while_others_write_miss_nothing_and_hear_nothing_twice(

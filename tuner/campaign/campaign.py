@@ -107,13 +107,20 @@ class Campaign:
         return {**owner, "campaign": self.id, "trial": str(trial)}
 
 
+# What happens to a campaign: every `kind` of an event.
+EVENT_KINDS = (
+    *(f"campaign.{word}" for word in ("created", "changed", "learns", *CampaignState)),
+    *(f"search.{word}" for word in ("asked", "ended")),
+    *(f"trial.{word}" for word in ("planned", "submitted", "waits", "running", "done")),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     # Grows over all campaigns, in the order of commits.
     id: int
     campaign_id: str
     at: float
-    # Dotted, such as "campaign.created" or "trial.done".
     kind: str
     # Plain JSON values.
     data: dict[str, object]

@@ -76,8 +76,9 @@ def parse_yaml(text: str) -> object:
 
 def changed_document(document: object, changes: object) -> object:
     """`document` with the changes of an RFC 7396 merge patch, whose fields of plans may have short names. Raises
-    InvalidSpec for too deep or too many ones."""
-    find_unstorable(changes)
+    InvalidSpec for too deep or too many ones, and for what cannot be stored."""
+    if problems := find_unstorable(changes):
+        raise InvalidSpec(problems)
     if not isinstance(changes, Mapping):
         return changes
     merged = dict(document) if isinstance(document, Mapping) else {}
