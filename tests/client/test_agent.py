@@ -252,7 +252,7 @@ def test_wrong_calls_are_refused_with_their_places(service):
             await call("estimate", spec="x" * 200_000)
         assert len(str(long.value)) < 400
         for path in ("a/trials/0", "../tokens", "."):
-            with pytest.raises(Refusal, match="campaign: .* does not match"):
+            with pytest.raises(Refusal, match=r"campaign: .* does not match"):
                 await call("best", campaign=path)
         with pytest.raises(Refusal, match="not a str"):  # no file of this machine
             await call("estimate", spec=str(ROOT / "examples" / "demo.yaml"))
