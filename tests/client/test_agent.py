@@ -87,6 +87,8 @@ def test_a_launch_script_becomes_a_measured_setting_by_the_tools_alone(service, 
         assert "measured" in why["analysis"]["effects"][0]["words"]
         files = (await call("export", campaign=campaign["id"], format="job"))["files"]
         assert any("train.py" in text for text in files.values())
+        batch = await call("export", campaign=campaign["id"], format="slurm")
+        assert f'--chdir="{batch["directory"]}"' in batch["files"]["job.sbatch"]
 
     talk(service.url, service.token, story)
 
