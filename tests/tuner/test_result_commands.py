@@ -249,9 +249,10 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = {"one": {}, "two": {"seed": 5}, "three": {"global_batch_size": 128}}
     # Of which some run out of memory.
     kinds["large"] = {"model": "llama3-8b", "cluster": "dgx-h100", "space": {}, "baseline": {"tp": 8}}
+    kinds["none"] = {**kinds["large"], "model": "gpt3-175b", "budget": {"trials": 1}}
     for name, changes in kinds.items():
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec | {"name": name, **changes}))
-        assert run_meshtune(folder, "run", "spec.yaml").code == 0
+        assert run_meshtune(folder, "run", "spec.yaml").code == (name == "none")
     return folder
 
 
@@ -304,6 +305,12 @@ def test_a_failed_trial_has_its_verdict_and_reason_and_no_ratio(pair):
     document = json.loads(said(pair, "diff", "one", f"large/{failed}", "--json"))
     assert document["ratio"] is None
     assert "model llama3-8b, not gpt-micro; device H100-SXM-80GB, not toy" in document["notes"][0]
+
+
+def test_a_campaign_without_a_speed_has_no_plan_that_could_be_alike(pair):
+    words = said(pair, "diff", "one", "none")
+    assert "plans: " not in words
+    assert re.search(r"none-\w+ has no plan to compare: no trial has a speed", words)
 
 
 def test_a_trial_that_is_not_there_is_named(pair):

@@ -47,6 +47,8 @@ class Tools:
         return await self._client.estimate(spec)
 
     async def why_not(self, plan: str, spec: str = "", campaign: str = "") -> object:
+        if bool(spec) == bool(campaign):
+            raise InvalidValue([Problem("arguments", "need a spec or a campaign, one of the two")])
         if campaign:
             return await (await self._client.campaign(campaign)).why(plan_fields(plan))
         return await self._client.why(spec, plan)
@@ -113,7 +115,7 @@ async def answer(tools: Tools, name: str, arguments: Mapping[str, Any]) -> proto
     document, said = None, f"there is no tool {name}; there are {', '.join(TOOLS)}"
     if tool := TOOLS.get(name):
         wrong = Draft202012Validator(tool.input_schema).iter_errors(arguments)
-        said = "\n".join(f"{'.'.join(map(str, one.path)) or 'arguments'}: {one.message}" for one in wrong)
+        said = "\n".join(f"{'.'.join(map(str, one.path)) or 'arguments'}: {one.message[-300:]}" for one in wrong)
     if tool and not said:
         # A spec of one line is never taken for the name of a file.
         given = {key: f"{value}\n" if key == "spec" else value for key, value in arguments.items()}
@@ -133,7 +135,9 @@ def cut(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
         parts = schema.get("properties", dict.fromkeys(value, schema.get("additionalProperties", {})))
         kept = {
-            name: cut(value[name], part) for name, part in parts.items() if value.get(name) not in (None, "", [], {})
+            name: cut(value[name], part)
+            for name, part in parts.items()
+            if name in schema.get("required", ()) or value.get(name) not in (None, "", [], {})
         }
         most = {name: part["maxItems"] for name, part in parts.items() if name in kept and "maxItems" in part}
         return kept | {f"{name}_left_out": over for name, n in most.items() if (over := len(value[name]) - n) > 0}
@@ -146,5 +150,6 @@ def cut(value: Any, schema: Mapping[str, Any]) -> Any:
     quotes = schema.get("format") == "quotation"
     shown, most = visible(value), schema.get("maxLength", 300) - 4 * quotes
     shown = shown.translate({ord("<"): "\u2039", ord(">"): "\u203a"}) if quotes else shown
-    text = shown if len(shown) <= most else f"{shown[: most - 4]} ..."
+    over = len(shown) - most + 40
+    text = shown if over <= 40 else f"{shown[:-over]} ... [{over} characters left out]"
     return f"<<{text}>>" if quotes else text

@@ -419,6 +419,8 @@ def diff(*meant: tuple[Record, Trial | None]) -> Diff:
     before, after = ({path: value for path, value, _ in each if not isinstance(value, dict | list)} for each in values)
     changes = [Change(name, before.get(name), after.get(name)) for name in {**before, **after}]
     simulated, apart = _simulated(campaigns), _differences(campaigns, campaigns[0])
+    without = (one.id for one, own in zip(campaigns, shown, strict=True) if own is None)
+    apart += [f"{id} has no plan to compare: no trial has a speed" for id in without]
     apart += _hardware_notes([_entry(record.campaign, record.trials) for record, _ in meant])
     (one, other), ratio = entries, None
     if one is not None and other is not None and not apart and len(simulated) != 1:

@@ -189,7 +189,8 @@ def diff_parts(diff: Diff) -> Iterator[Table | Text | str]:
     ends = [("none" if end is None else word(end) for end in (one.before, one.after)) for one in diff.spec]
     specs = [f"{one.knob} {' -> '.join(own)}" for one, own in zip(diff.spec, ends, strict=True)]
     yield f"specs: {', '.join(specs) or 'alike'}"
-    yield f"plans: {words_of(diff.plan) or 'alike'}"
+    if None not in diff.trials:
+        yield f"plans: {words_of(diff.plan) or 'alike'}"
     pairs = zip(diff.campaigns, diff.trials, strict=True)
     names = [f"{campaign}/{'none' if trial is None else trial.number}" for campaign, trial in pairs]
     table = new_table("", "", f"A: {names[0]}", f"B: {names[1]}")
