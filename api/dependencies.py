@@ -13,7 +13,7 @@ and each that names a campaign takes it as a CampaignId, an OwnedId or a Changea
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -25,9 +25,9 @@ from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from meshtune.api.errors import Malformed, ScopeMissing, Unauthenticated
+from meshtune.api.errors import InvalidQuery, Malformed, ScopeMissing, Unauthenticated
 from meshtune.runners.untrusted_text import JSON_LIMITS, SLOW_LIMITS, UnreadableText, read_json, read_yaml
-from meshtune.search_spaces.checks import raising
+from meshtune.search_spaces.checks import Problem, raising
 from meshtune.tuner.access.tokens import Ownership, Scope, Token
 from meshtune.tuner.campaign.changes import require_version
 from meshtune.tuner.service.driving.loop import Driver
@@ -173,19 +173,25 @@ _Shown = Annotated[object, Security(_bearer)]
 
 
 async def _scoped(request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown) -> None:
-    """Raises ScopeMissing."""
-    for scope in scopes.scopes:
-        if not caller.may(Scope(scope)):
-            has = ", ".join(sorted(caller.scopes))
-            raise ScopeMissing(f"this needs the scope {scope}; the token {caller.name} has {has}")
-        # For the audit log.
-        request.state.changes = scope != Scope.READ and request.method != "GET"
+    _require(request, scopes.scopes, caller)
 
 
 async def _scoped_unless_dry(
     request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown, dry_run: bool = False
 ) -> None:
-    await _scoped(request, SecurityScopes([Scope.READ]) if dry_run else scopes, caller, _)
+    _require(request, [Scope.READ] if dry_run else scopes.scopes, caller, {"dry_run"})
+
+
+def _require(request: Request, scopes: Sequence[str], caller: Token, parameters: Set[str] = frozenset()) -> None:
+    """Raises ScopeMissing; and InvalidQuery for a parameter that a change has not: a misspelt dry_run would act."""
+    for scope in scopes:
+        if not caller.may(Scope(scope)):
+            has = ", ".join(sorted(caller.scopes))
+            raise ScopeMissing(f"this needs the scope {scope}; the token {caller.name} has {has}")
+        # For the audit log.
+        request.state.changes = scope != Scope.READ and request.method != "GET"
+    if request.state.changes and (unknown := request.query_params.keys() - parameters):
+        raise InvalidQuery([Problem(name, "is no parameter of this request") for name in sorted(unknown)])
 
 
 reads = Security(_scoped, scopes=[Scope.READ.value])

@@ -37,6 +37,20 @@ def test_a_dry_run_answers_with_the_quote_and_starts_nothing(client, spec):
     assert client.get("/v1/campaigns").json()["campaigns"] == []
 
 
+def test_a_parameter_that_a_change_has_not_is_refused_and_nothing_is_done(client, spec, create, problem):
+    id = create()
+    for method, path in (
+        ("POST", "/v1/campaigns?dryrun=true"),
+        ("POST", f"/v1/campaigns/{id}:pause?dry_run=true"),
+        ("DELETE", f"/v1/campaigns/{id}?dry_run=true"),
+    ):
+        told = problem(client.request(method, path, json=spec), 422, "/problems/malformed-request")
+        name = path.partition("?")[2].partition("=")[0]
+        assert told["errors"] == [{"pointer": f"/query/{name}", "detail": "is no parameter of this request"}]
+    (left,) = client.get("/v1/campaigns").json()["campaigns"]
+    assert (left["id"], left["state"]) == (id, "running")
+
+
 def test_a_dry_run_is_refused_where_the_campaign_would_be(shared_client, spec, problem):
     wrong = spec | {"runner": {"kind": "slurm", "partition": "a b"}}
     told = problem(shared_client.post("/v1/campaigns?dry_run=true", json=wrong), 422, "/problems/invalid-spec")
