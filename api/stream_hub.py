@@ -35,20 +35,11 @@ NOBODYS = Ownership(owner="", project="")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EventsWanted:
-    """None, empty: of all campaigns, of all kinds."""
-
-    campaign: str | None
-    kinds: Collection[str]
-
-    def __contains__(self, event: Event) -> bool:
-        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
-
-
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    wanted: EventsWanted
+    # Of which campaign and of what kinds; None, empty: of all.
+    campaign: str | None
+    kinds: Collection[str]
     # Who opened it.
     reader: Rights
     # Ends it while it is sent to, for a client that does not keep up.
@@ -60,6 +51,9 @@ class Subscriber:
     live: bool = False
     # No more events come.
     ended: bool = False
+
+    def wants(self, event: Event) -> bool:
+        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
 
     def take(self, after: int) -> bytes:
         """What has come since the last call with ids above `after`, in one piece."""
@@ -180,21 +174,18 @@ class StreamHub:
             wanted = [
                 (event.id, frame)
                 for event, owned, frame in rendered
-                if event in subscriber.wanted and subscriber.reader.reads(owned)
+                if subscriber.wants(event) and subscriber.reader.reads(owned)
             ]
             if len(subscriber.frames) + len(wanted) > MAX_WAITING:
-                self._cut_off(subscriber)
+                _log.info("a stream is cut off: its client is %d events behind", len(subscriber.frames))
+                self.cut_off.inc()
+                self.leave(subscriber)
+                subscriber.frames.clear()
+                subscriber.end()
+                subscriber.cut()
             elif wanted:
                 subscriber.frames.extend(wanted)
                 subscriber.awake.set()
-
-    def _cut_off(self, subscriber: Subscriber) -> None:
-        _log.info("a stream is cut off: its client is %d events behind", len(subscriber.frames))
-        self.cut_off.inc()
-        self.leave(subscriber)
-        subscriber.frames.clear()
-        subscriber.end()
-        subscriber.cut()
 
 
 def frame_of(event: Event) -> bytes:

@@ -154,7 +154,11 @@ async def report_result(request: Request, job_name: JobName, bearer: Bearer, ser
 
 
 def _export(service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None) -> ExportView:
-    options = _options(option or [])
+    """Raises InvalidQuery, also for an option that would have the service read a file."""
+    with raising(lambda words: InvalidQuery([Problem("option", words)]), "", InvalidSpec):
+        options = parse_options(option or [])
+    if named := [name for name in FILE_OPTIONS if isinstance(options.get(name), str)]:
+        raise InvalidQuery([Problem(f"option.{name}", "must be a mapping here, not a file's name") for name in named])
     campaign, trials = service.store.recorded(campaign_id)
     entry = choose(campaign, trials, selector)
     directory = service.home.export(entry.trial.last.job_name).resolve()
@@ -174,14 +178,3 @@ def _archive(view: ExportView, campaign_id: str) -> Response:
         media_type="application/gzip",
         headers=attachment(f"{folder}.tar.gz"),
     )
-
-
-def _options(words: list[str]) -> dict[str, Any]:
-    """Raises InvalidQuery, also for an option that would have the service read a file."""
-    try:
-        options = parse_options(words)
-    except InvalidSpec as error:
-        raise InvalidQuery([Problem("option", str(error))]) from None
-    if named := [name for name in FILE_OPTIONS if isinstance(options.get(name), str)]:
-        raise InvalidQuery([Problem(f"option.{name}", "must be a mapping here, not a file's name") for name in named])
-    return options

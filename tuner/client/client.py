@@ -71,7 +71,15 @@ class ClientCalls(Calls, Generic[Handle]):
     _kind: type[BlockingLink | AsyncLink]
 
     def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
-        self._link = self._kind(*_opened(url, token), patience_s)
+        address = (url or os.environ.get(URL_VARIABLE, "") or DEFAULT_URL).rstrip("/")
+        if not address.startswith(("http://", "https://")):
+            raise ServiceError(f"the service's address must begin with http:// or https://, not {address!r}")
+        try:
+            secret = token or own_token()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ServiceError(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {why}") from None
+        self._link = self._kind(address, {"Authorization": f"Bearer {secret}"} if secret else {}, patience_s)
 
     def _of(self, view: CampaignView) -> Handle:
         return self._handle(self._link, view)  # type: ignore[call-arg]  # both handles are made so
@@ -202,19 +210,6 @@ class AsyncClient(ClientCalls[AsyncCampaign], Awaiting, AbstractAsyncContextMana
 
 def _query_of(filters: CampaignFilters) -> dict[str, object]:
     return {"state" if name == "states" else name: value for name, value in filters.items()}
-
-
-def _opened(url: str, token: str) -> tuple[str, dict[str, str]]:
-    """The address, and the headers of every request."""
-    address = (url or os.environ.get(URL_VARIABLE, "") or DEFAULT_URL).rstrip("/")
-    if not address.startswith(("http://", "https://")):
-        raise ServiceError(f"the service's address must begin with http:// or https://, not {address!r}")
-    try:
-        secret = token or own_token()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ServiceError(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {why}") from None
-    return address, {"Authorization": f"Bearer {secret}"} if secret else {}
 
 
 def body_of(spec: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | str:
