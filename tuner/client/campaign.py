@@ -176,8 +176,7 @@ class CampaignCalls(Calls):
 
     @step
     def extend(self, *, trials: int = 0, wall_time_s: float = 0.0, device_hours: float = 0.0) -> Steps[CampaignView]:
-        """Let it have so much more than its budget says now, whoever else extends it meanwhile. An ended campaign goes
-        on."""
+        """Let it have so much more than its budget says now, whoever else changes it. An ended campaign goes on."""
         more = {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours}
         named = {name: value for name, value in more.items() if value}
         give_up, tries = time.monotonic() + self._link.patience_s, Tries()

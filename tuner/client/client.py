@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
@@ -32,7 +33,7 @@ from meshtune.tuner.prediction.fit import FitAnswer
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.comparison import Comparison
-from meshtune.tuner.results.known_best import BestKnown
+from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.service.views.campaigns import CampaignBrief, CampaignBriefPage, CampaignPage, CampaignView
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.import_script import ImportedSpec
@@ -158,28 +159,12 @@ class ClientCalls(Calls, Generic[Handle]):
         return (yield from self._ask(get(place("whoami"), WhoamiView)))
 
     @step
-    def recommend(
-        self,
-        *,
-        model: str,
-        cluster: str,
-        nodes: int,
-        global_batch_size: int | None = None,
-        workload: str | None = None,
-        software: Mapping[str, str] | None = None,
-        simulated: bool = False,
-    ) -> Steps[BestKnown]:
-        """The best known plan for a model on some nodes: measured, or projected and said to be. software: versions by
-        name. simulated: of simulated campaigns alone. Raises NotFound where nothing near was measured."""
-        query = {
-            "model": model,
-            "cluster": cluster,
-            "nodes": nodes,
-            "global_batch_size": global_batch_size,
-            "workload": workload,
-            "software": ",".join(f"{name}={version}" for name, version in (software or {}).items()) or None,
-            "simulated": simulated,
-        }
+    def recommend(self, /, *, model: str, cluster: str, nodes: int, **words: Any) -> Steps[BestKnown]:
+        """The best known plan for a model on some nodes: measured, or projected and said to be. words: others of
+        LaunchQuestion, such as software (versions by name). Raises NotFound where nothing near was measured."""
+        question = LaunchQuestion(model=model, cluster=cluster, nodes=nodes, **words)
+        software = ",".join(f"{name}={version}" for name, version in question.software.items())
+        query = {**asdict(question), "software": software or None}
         return (yield from self._ask(get(place("recommendations"), BestKnown, query)))
 
 
