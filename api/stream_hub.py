@@ -19,7 +19,7 @@ from prometheus_client import Counter
 
 from meshtune.api.connections import STREAMS
 from meshtune.runners.documents import json_of
-from meshtune.tuner.access.tokens import Ownership, Rights
+from meshtune.tuner.access.tokens import Ownership, Token
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.service.views.campaigns import event_view
@@ -41,9 +41,9 @@ class Subscriber:
     campaign: str | None
     kinds: Collection[str]
     # Who opened it.
-    reader: Rights
+    reader: Token
     # Ends it while it is sent to, for a client that does not keep up.
-    cut: Callable[[], None]
+    cut: Callable[[], None] = lambda: None
     # Events not sent yet, by their ids.
     frames: deque[tuple[int, bytes]] = field(default_factory=deque)
     awake: asyncio.Event = field(default_factory=asyncio.Event)

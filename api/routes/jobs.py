@@ -22,6 +22,7 @@ from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
 from meshtune.tuner.results.handover import README, pack, readme
+from meshtune.tuner.results.views import view_of
 from meshtune.tuner.service.job_files import MAX_BYTES, JobView
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
@@ -76,13 +77,8 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
         job = job_of(spec, trial.plan, name, service.home.job(campaign_id, name).resolve())
         job = replace(job, avoid=trial.last.avoid, labels=campaign.job_labels(number))
         files = script.render(Export(spec=spec, plan=trial.plan, job=job)) if script else job.files
-    return JobView(
-        name=job.name,
-        command=job.command,
-        directory=str(job.directory),
-        script=files[script.script] if script else None,
-        files=files,
-    )
+    text = files[script.script] if script else None
+    return view_of(JobView, job, directory=str(job.directory), script=text, files=files)
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/exports/{format}")

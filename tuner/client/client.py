@@ -109,10 +109,8 @@ class ClientCalls(Calls, Generic[Handle]):
         """Start a campaign. spec: a document, the path of a file, or a text in YAML, which is kept as it is written.
 
         key: a name for this request; within 24 h the same key with the same spec starts nothing again and gives the
-        campaign that it started before. By default each call has one of its own, for its own tries.
-        """
-        request = post(place("campaigns"), CampaignView, body_of(spec), key=key)
-        return self._of((yield from self._ask(request)))
+        campaign that it started before. By default each call has one of its own, for its own tries."""
+        return self._of((yield from self._ask(post(place("campaigns"), CampaignView, body_of(spec), key=key))))
 
     @step
     def estimate(self, spec: Spec, *, to_run: bool = False) -> Steps[Quote]:

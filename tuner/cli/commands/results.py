@@ -176,8 +176,7 @@ def confirm(
         refusal = f"{spec}: {source.id} cannot be confirmed with it:\n"
         other = yaml_file(spec, refusal)
         try:
-            plans = (winner.trial.plan, rival.trial.plan)
-            document = confirming_document(other, source.spec, *plans, chosen.home)
+            document = confirming_document(other, source.spec, winner.trial.plan, rival.trial.plan, chosen.home)
         except InvalidSpec as error:
             raise WrongCall(f"{refusal}{error}") from None
         ended = chosen.another(document, quiet=as_json)
