@@ -215,7 +215,11 @@ DETAILS_BODY = _body(
     kinds=(*READERS, MERGE_PATCH),
 )
 RESUME_BODY = _body(
-    _object(title="Resumption", **{name: _DETAILS["properties"][name] for name in ("budget", "trial")}),
+    {
+        **_DETAILS,
+        "title": "Resumption",
+        "properties": {key: _DETAILS["properties"][key] for key in ("budget", "trial")},
+    },
     {"more": {"summary": "A campaign that is complete goes on", "value": {"budget": {"trials": 40}}}},
     required=False,
 )
