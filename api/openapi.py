@@ -209,17 +209,14 @@ CHANGES_BODY = _body(
 
 
 _DETAILS = {**_optional(_inline(CampaignDetails)), "description": "What is left out stays; null lifts a limit."}
+_LIMITS = {name: _DETAILS["properties"][name] for name in ("budget", "trial")}
 DETAILS_BODY = _body(
     {**_DETAILS, "title": "CampaignChanges"},
     {"more": {"summary": "More trials, and a tag", "value": {"budget": {"trials": 40}, "tags": ["paper"]}}},
     kinds=(*READERS, MERGE_PATCH),
 )
 RESUME_BODY = _body(
-    {
-        **_DETAILS,
-        "title": "Resumption",
-        "properties": {key: _DETAILS["properties"][key] for key in ("budget", "trial")},
-    },
+    {**_DETAILS, "title": "Resumption", "properties": _LIMITS},
     {"more": {"summary": "A campaign that is complete goes on", "value": {"budget": {"trials": 40}}}},
     required=False,
 )
