@@ -33,7 +33,7 @@ METHODS = ("post", "patch")
 REPLAYED = "Idempotent-Replayed"
 _KEY = re.compile(r"[!-~]{1,200}")
 _KEPT_HEADERS = (b"content-type", b"location", b"etag")
-NOTHING_DONE = (401, 403, 408, 413, 429, 502, 503, 504)
+NOTHING_DONE = (401, 403, 408, 412, 413, 429, 502, 503, 504)
 PARAMETER: dict[str, Any] = {
     "name": HEADER,
     "in": "header",

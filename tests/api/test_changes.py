@@ -394,6 +394,10 @@ def test_a_change_that_is_sent_again_with_its_key_is_the_same_change(client, cre
     headers = {"If-Match": etag(client.get(f"/v1/campaigns/{id}")), "Idempotency-Key": "one-change"}
     first, again = (client.patch(f"/v1/campaigns/{id}", json={"tags": ["a"]}, headers=headers) for _ in range(2))
     assert (first.status_code, again.status_code, again.content) == (200, 200, first.content)
+    for version, status in ((headers["If-Match"], 412), (first.headers["etag"], 200)):
+        sent = {"If-Match": version, "Idempotency-Key": "another-change"}
+        answer = client.patch(f"/v1/campaigns/{id}", json={"tags": ["b"]}, headers=sent)
+        assert answer.status_code == status, "the answer to a stale version is not kept"
 
 
 def test_tags_and_notes_of_a_spec_are_the_campaigns_and_a_clone_has_the_present_ones(
