@@ -5,7 +5,7 @@ that it needs by one of these dependencies:
     @router.get("/things", dependencies=[reads])
     @router.post("/things", dependencies=[launches])
 
-and each that names a campaign takes it as a CampaignId, an OwnedId or a ChangeableId, which look whose it is.
+and each that names a campaign takes it as a CampaignId or a ChangeableId, which look whose it is.
 `launches_unless_dry` asks for `read` alone where the query has dry_run=true. The caller is authenticated before, by
 `api.middleware.gate`.
 """
@@ -218,14 +218,6 @@ def _readable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceH
     return campaign_id
 
 
-def _owned(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceHandle) -> str:
-    ownership = require_readable(caller, service, campaign_id)
-    if not caller.changes(ownership):
-        owner = f"of {ownership.owner}" if ownership.owner else "of the command line"
-        raise ScopeMissing(f"changing a campaign {owner} needs the scope admin, or its project")
-    return campaign_id
-
-
 _VERSION = re.compile(r'"([^".]*)[^"]*"')
 _MATCHES = r'^\s*(\*|(W/)?"[^"]*"(\s*,\s*(W/)?"[^"]*")*)\s*$'
 
@@ -250,16 +242,18 @@ async def _versions(
 Versions = Annotated[Sequence[str], Depends(_versions)]
 
 
-def _changeable(campaign_id: Annotated[str, Depends(_owned)], service: ServiceHandle, versions: Versions) -> str:
+def _changeable(campaign_id: CampaignPath, caller: CallerHandle, service: ServiceHandle, versions: Versions) -> str:
+    ownership = require_readable(caller, service, campaign_id)
+    if not caller.changes(ownership):
+        owner = f"of {ownership.owner}" if ownership.owner else "of the command line"
+        raise ScopeMissing(f"changing a campaign {owner} needs the scope admin, or its project")
     if versions:
         require_version(service.campaign(campaign_id), versions)
     return campaign_id
 
 
 # The campaign in a path: one that the caller may read, and one that it may change. Others are as good as none.
-# OwnedId: where the route itself requires the version, in the transaction that writes.
 CampaignId = Annotated[str, Depends(_readable)]
-OwnedId = Annotated[str, Depends(_owned)]
 ChangeableId = Annotated[str, Depends(_changeable)]
 
 

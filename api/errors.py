@@ -188,7 +188,13 @@ async def _http(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         # The framework names the methods of one route; others may have the same path.
-        headers["Allow"] = ", ".join(_methods_at(request)) or headers.get("Allow", "")
+        routes = request.app.router.routes
+        known = (
+            method
+            for method in METHODS
+            if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+        )
+        headers["Allow"] = ", ".join(known) or headers.get("Allow", "")
     return _answer(request, error.status_code, "about:blank", phrase, detail, headers=headers)
 
 
@@ -198,15 +204,6 @@ async def _full_disk(request: Request, error: Exception) -> Response:
         raise error
     status = HTTPStatus.SERVICE_UNAVAILABLE
     return _answer(request, status, "/problems/disk-full", "A disk is full", str(error), headers=RETRY_AFTER)
-
-
-def _methods_at(request: Request) -> list[str]:
-    routes = request.app.router.routes
-    return [
-        method
-        for method in METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    ]
 
 
 async def defect(request: Request, error: Exception) -> Response:

@@ -208,15 +208,15 @@ CHANGES_BODY = _body(
 )
 
 
-_BUDGET = {**_inline(Budget), "description": "Limits that are left out stay; null lifts one."}
-_TRIAL = {**_inline(TrialLimits), "description": "Limits of trials; those that are left out stay."}
+_DETAILS = {**_optional(_inline(CampaignDetails)), "description": "What is left out stays; null lifts a limit."}
+_LIMITS = {name: _DETAILS["properties"][name] for name in ("budget", "trial")}
 DETAILS_BODY = _body(
-    {**_optional(_inline(CampaignDetails)), "title": "CampaignChanges", "description": "What is left out stays."},
+    {**_DETAILS, "title": "CampaignChanges"},
     {"more": {"summary": "More trials, and a tag", "value": {"budget": {"trials": 40}, "tags": ["paper"]}}},
     kinds=(*READERS, MERGE_PATCH),
 )
 RESUME_BODY = _body(
-    _object(title="Resumption", budget=_BUDGET, trial=_TRIAL),
+    {**_DETAILS, "title": "Resumption", "properties": _LIMITS},
     {"more": {"summary": "A campaign that is complete goes on", "value": {"budget": {"trials": 40}}}},
     required=False,
 )

@@ -8,6 +8,7 @@ have no need of it: their token is the last number, which fits every filter.
 from __future__ import annotations
 
 import json
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -197,10 +198,13 @@ class TrialQuery(_PlanFilters):
         """The page and one entry more, which tells whether there is a next one. Raises InvalidQuery."""
         if self.view == "full" and self.page_size > MAX_PER_PAGE:
             raise InvalidQuery([Problem("page_size", f"must be at most {MAX_PER_PAGE} with view=full")])
-        after = None
-        if self.page_token is not None:
-            by_number = self.order.key == NUMBER
-            after = _number_cursor(self.page_token) if by_number else _cursor(self.question, self.page_token)
+        after, token = None, self.page_token
+        if token is not None and self.order.key != NUMBER:
+            after = _cursor(self.question, token)
+        elif token is not None:
+            if not re.fullmatch(r"-1|[0-9]{1,10}", token) or int(token) > MAX_NUMBER:
+                raise InvalidQuery([Problem("page_token", f"must be the number of a trial, up to {MAX_NUMBER}, or -1")])
+            after = Cursor(int(token), int(token))
         return TrialsWanted(
             order=self.order,
             **self.model_dump(include={"verdict", "state", "origin", "failure", "number"}),
@@ -242,19 +246,6 @@ def _cursor(question: str, token: str) -> Cursor:
     if digest != _digest(question, cursor):
         raise InvalidQuery([Problem("page_token", "is of a page in another order or with other filters; start again")])
     return cursor
-
-
-def _number_cursor(token: str) -> Cursor:
-    """The cursor of trials in the order of their numbers. Raises InvalidQuery."""
-    try:
-        number = int(token) if len(token) <= len(str(MAX_NUMBER)) else MAX_NUMBER + 1
-    except ValueError:
-        raise InvalidQuery(
-            [Problem("page_token", "is no page token of trials in the order of their numbers")]
-        ) from None
-    if not -1 <= number <= MAX_NUMBER:
-        raise InvalidQuery([Problem("page_token", f"must be from -1 to {MAX_NUMBER}")])
-    return Cursor(number, number)
 
 
 def _digest(question: str, cursor: Cursor) -> str:

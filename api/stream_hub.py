@@ -19,7 +19,7 @@ from prometheus_client import Counter
 
 from meshtune.api.connections import STREAMS
 from meshtune.runners.documents import json_of
-from meshtune.tuner.access.tokens import Ownership, Rights
+from meshtune.tuner.access.tokens import Ownership, Token
 from meshtune.tuner.campaign.campaign import Event
 from meshtune.tuner.service.telemetry import Heartbeat
 from meshtune.tuner.service.views.campaigns import event_view
@@ -35,24 +35,15 @@ NOBODYS = Ownership(owner="", project="")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EventsWanted:
-    """None, empty: of all campaigns, of all kinds."""
-
-    campaign: str | None
-    kinds: Collection[str]
-
-    def __contains__(self, event: Event) -> bool:
-        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
-
-
 @dataclass(eq=False, slots=True)
 class Subscriber:
-    wanted: EventsWanted
+    # Of which campaign and of what kinds; None, empty: of all.
+    campaign: str | None
+    kinds: Collection[str]
     # Who opened it.
-    reader: Rights
+    reader: Token
     # Ends it while it is sent to, for a client that does not keep up.
-    cut: Callable[[], None]
+    cut: Callable[[], None] = lambda: None
     # Events not sent yet, by their ids.
     frames: deque[tuple[int, bytes]] = field(default_factory=deque)
     awake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,6 +51,9 @@ class Subscriber:
     live: bool = False
     # No more events come.
     ended: bool = False
+
+    def wants(self, event: Event) -> bool:
+        return self.campaign in (None, event.campaign_id) and (not self.kinds or event.kind in self.kinds)
 
     def take(self, after: int) -> bytes:
         """What has come since the last call with ids above `after`, in one piece."""
@@ -180,21 +174,18 @@ class StreamHub:
             wanted = [
                 (event.id, frame)
                 for event, owned, frame in rendered
-                if event in subscriber.wanted and subscriber.reader.reads(owned)
+                if subscriber.wants(event) and subscriber.reader.reads(owned)
             ]
             if len(subscriber.frames) + len(wanted) > MAX_WAITING:
-                self._cut_off(subscriber)
+                _log.info("a stream is cut off: its client is %d events behind", len(subscriber.frames))
+                self.cut_off.inc()
+                self.leave(subscriber)
+                subscriber.frames.clear()
+                subscriber.end()
+                subscriber.cut()
             elif wanted:
                 subscriber.frames.extend(wanted)
                 subscriber.awake.set()
-
-    def _cut_off(self, subscriber: Subscriber) -> None:
-        _log.info("a stream is cut off: its client is %d events behind", len(subscriber.frames))
-        self.cut_off.inc()
-        self.leave(subscriber)
-        subscriber.frames.clear()
-        subscriber.end()
-        subscriber.cut()
 
 
 def frame_of(event: Event) -> bytes:

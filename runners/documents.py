@@ -90,14 +90,10 @@ def field_comments(kind: type) -> Iterator[tuple[str, str]]:
         assert isinstance(body, ast.ClassDef)
         for entry in body.body:
             if isinstance(entry, ast.AnnAssign) and isinstance(entry.target, ast.Name) and entry.target.id in names:
-                yield entry.target.id, _comment_above(lines, entry.lineno - 1)
-
-
-def _comment_above(lines: Sequence[str], number: int) -> str:
-    first = number
-    while first and lines[first - 1].strip().startswith("#"):
-        first -= 1
-    return " ".join(line.strip().removeprefix("#").strip() for line in lines[first:number])
+                first = last = entry.lineno - 1
+                while first and lines[first - 1].strip().startswith("#"):
+                    first -= 1
+                yield entry.target.id, " ".join(line.strip().removeprefix("#").strip() for line in lines[first:last])
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)

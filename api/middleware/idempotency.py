@@ -76,10 +76,14 @@ class Idempotency:
         if len(body) > MAX_BYTES:  # the route refuses it
             await self._app(request.scope, receive, send)
             return
+        # The caller is kept beside it.
+        fingerprint = hashlib.sha256()
+        for part in (request.method.encode(), request.url.path.encode(), request.url.query.encode(), body):
+            fingerprint.update(len(part).to_bytes(8, "big") + part)
         busy = (caller, key) in self._under_way
         self._under_way.add((caller, key))
         try:
-            claim = await run_in_threadpool(self._claim, caller, key, _fingerprint(request, body), busy)
+            claim = await run_in_threadpool(self._claim, caller, key, fingerprint.hexdigest(), busy)
             match claim:
                 case Claim.REUSED:
                     raise IdempotencyReused("this Idempotency-Key came with another request within the last 24 h")
@@ -134,14 +138,6 @@ class Idempotency:
                 )
         except StoreError as error:
             log.warning("the answer to a request with an Idempotency-Key is not kept: %s", error)
-
-
-def _fingerprint(request: Request, body: bytes) -> str:
-    """A digest of the method, path, query and body; the caller is kept beside it."""
-    digest = hashlib.sha256()
-    for part in (request.method.encode(), request.url.path.encode(), request.url.query.encode(), body):
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()
 
 
 async def _body_of(request: Request) -> tuple[bytes, Receive]:

@@ -50,10 +50,7 @@ def whoami(caller: CallerHandle, service: ServiceHandle) -> WhoamiView:
 
 @router.get("/audit", dependencies=[administers])
 def list_audit(
-    service: ServiceHandle,
-    after: AfterId = 0,
-    page_size: PageSize = 100,
-    page_token: AfterId = 0,
+    service: ServiceHandle, after: AfterId = 0, page_size: PageSize = 100, page_token: AfterId = 0
 ) -> AuditPage:
     """Who did what, in order: all that changed something, and what was refused for want of a token or a scope."""
     entries = service.access.audit(after=max(after, page_token), limit=page_size + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -12,7 +12,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
-from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, answer_of, etag_of, respond
+from meshtune.api.campaign_cache import NOT_MODIFIED, CacheHandle, CampaignCache, Rendered, answer_of, etag_of, respond
 from meshtune.api.dependencies import (
     AfterId,
     CallerHandle,
@@ -50,8 +50,6 @@ from meshtune.tuner.specs.read import limits_left_open
 from meshtune.tuner.store import Unreadable
 
 router = APIRouter(prefix="/v1", tags=["campaigns"])
-# Of a campaign: its newest event, when its row was changed last, and what it waits for.
-Version = tuple[int, float, str]
 CREATED: dict[int | str, dict[str, Any]] = {
     201: {"headers": {"Location": {"description": "Path of the new campaign.", "schema": {"type": "string"}}}}
 }
@@ -101,18 +99,26 @@ def list_campaigns(
     stamps = service.pages.stamps(query.wanted(), caller)
     shown = stamps[: query.page_size]
     token = query.next_token(shown[-1].value, shown[-1].id) if len(stamps) > query.page_size else None
+    # Of each: its newest event, when its row was changed last, and what it waits for.
     versions = {stamp.id: (stamp.event, stamp.updated_at, str(troubles.get(stamp.id, ""))) for stamp in shown}
 
-    def shown_as(id: str) -> bytes:
+    def row(id: str) -> bytes:
         view = show_campaign(service.campaign(id), service, driver, cache)
         return json_of(views.campaign_brief(view) if query.view == "brief" else view)
 
-    answer = cache.get(
-        ("campaigns", None if caller.reads_all else caller.sha256, request.url.query),
-        (tuple(versions.items()), token),
-        lambda: answer_of(_page(cache, query.view, shown_as, versions, token)),
-    )
-    return respond(request, answer)
+    def page() -> Rendered:
+        """Only campaigns that have changed are rendered anew."""
+        rows, wrong = [], []
+        for id, version in versions.items():
+            try:
+                rows.append(cache.get((id, query.view), version, partial(row, id)))
+            except Unreadable as error:
+                wrong.append(str(error))
+        rest = json.dumps({"next_page_token": token, "unreadable": wrong}).encode()
+        return answer_of(b'{"campaigns":[%b],%b' % (b",".join(rows), rest[1:]))
+
+    key = ("campaigns", None if caller.reads_all else caller.sha256, request.url.query)
+    return respond(request, cache.get(key, (tuple(versions.items()), token), page))
 
 
 @router.get("/campaigns/{campaign_id:id}", response_model=CampaignView, dependencies=[reads], responses=NOT_MODIFIED)
@@ -215,17 +221,3 @@ def limited(document: object, spec: CampaignSpec, basis: Basis) -> tuple[Campaig
     legal or its time limit cannot hold the baseline, and TooCostly: searches predict what all of them need."""
     space = predictable_space(spec)
     return limits_left_open(document, spec, space, basis).laid_over(spec), space.totals
-
-
-def _page(
-    cache: CampaignCache, kind: str, render: Callable[[str], bytes], versions: Mapping[str, Version], token: str | None
-) -> bytes:
-    """The JSON of a page, in which only campaigns that have changed are rendered anew. kind: of its rows."""
-    shown, wrong = [], []
-    for id, version in versions.items():
-        try:
-            shown.append(cache.get((id, kind), version, partial(render, id)))
-        except Unreadable as error:
-            wrong.append(str(error))
-    rest = json.dumps({"next_page_token": token, "unreadable": wrong}).encode()
-    return b'{"campaigns":[%b],%b' % (b",".join(shown), rest[1:])

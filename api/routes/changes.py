@@ -3,7 +3,7 @@ by hand, plans that are measured once more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import yaml
@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from meshtune.api.dependencies import (
     CampaignId,
     ChangeableId,
-    OwnedId,
     ServiceHandle,
     SpecDocument,
     TrialNumber,
@@ -27,10 +26,8 @@ from meshtune.api.openapi import DETAILS_BODY, PLAN_BODY, RESUME_BODY, SPEC_REFE
 from meshtune.api.routes.campaigns import ShowCampaign
 from meshtune.api.worker_pool import AskedHandle
 from meshtune.search_spaces.checks import Mistaken, Problem, problems_as
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import document_of, space_of
 from meshtune.tuner.service.changing import legal_plan
-from meshtune.tuner.service.service import Service
 from meshtune.tuner.service.views.campaigns import CampaignView
 from meshtune.tuner.service.views.trials import TrialPage, TrialView, trial_view
 
@@ -40,17 +37,18 @@ _YAML: dict[int | str, dict[str, Any]] = {200: {"content": {"application/yaml": 
 
 @router.patch("/campaigns/{campaign_id:id}", dependencies=[launches], openapi_extra=DETAILS_BODY)
 def change_campaign(
-    campaign_id: OwnedId, versions: Versions, changes: SpecDocument, service: ServiceHandle, show: ShowCampaign
+    campaign_id: ChangeableId, versions: Versions, changes: SpecDocument, service: ServiceHandle, show: ShowCampaign
 ) -> CampaignView:
     """Change its name, tags, notes, budget or limits of trials: the body is laid over them as RFC 7396 has it, so null
     lifts a limit. A campaign that is complete goes on where its new budget leaves room. What drives it takes the change
     at once."""
-    return show(_changed(service, campaign_id, changes, versions))
+    with problems_as(InvalidBody, of=Mistaken):
+        return show(service.changing.change(campaign_id, changes, versions=versions))
 
 
 @router.post("/campaigns/{campaign_id}:resume", dependencies=[launches], openapi_extra=RESUME_BODY)
 def resume_campaign(
-    campaign_id: OwnedId,
+    campaign_id: ChangeableId,
     versions: Versions,
     changes: Annotated[object, Depends(optional_document)],
     service: ServiceHandle,
@@ -60,7 +58,8 @@ def resume_campaign(
     goes on, too; `trial` has other limits of trials."""
     if changes and (not isinstance(changes, Mapping) or not set(changes) <= {"budget", "trial"}):
         raise InvalidBody([Problem("", "must be an object with the keys budget and trial, or empty")])
-    return show(_changed(service, campaign_id, changes or {}, versions, resume=True))
+    with problems_as(InvalidBody, of=Mistaken):
+        return show(service.changing.change(campaign_id, changes or {}, versions=versions, resume=True))
 
 
 @router.get("/campaigns/{campaign_id}/spec.yaml", dependencies=[reads], response_class=Response, responses=_YAML)
@@ -102,10 +101,3 @@ def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: Service
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> TrialPage:
     """As `:rerun`, of the baseline and the recommended plan in one round; where these are one, of the best other."""
     return TrialPage(trials=list(map(trial_view, service.changing.revalidate(campaign_id))))
-
-
-def _changed(
-    service: Service, campaign_id: str, changes: object, versions: Sequence[str], *, resume: bool = False
-) -> Campaign:
-    with problems_as(InvalidBody, of=Mistaken):
-        return service.changing.change(campaign_id, changes, resume=resume, versions=versions)

@@ -22,6 +22,7 @@ from meshtune.tuner.campaign.spec import job_of
 from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
 from meshtune.tuner.results.handover import README, pack, readme
+from meshtune.tuner.results.views import view_of
 from meshtune.tuner.service.job_files import MAX_BYTES, JobView
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
@@ -76,13 +77,8 @@ def get_job(campaign_id: CampaignId, number: TrialNumber, service: ServiceHandle
         job = job_of(spec, trial.plan, name, service.home.job(campaign_id, name).resolve())
         job = replace(job, avoid=trial.last.avoid, labels=campaign.job_labels(number))
         files = script.render(Export(spec=spec, plan=trial.plan, job=job)) if script else job.files
-    return JobView(
-        name=job.name,
-        command=job.command,
-        directory=str(job.directory),
-        script=files[script.script] if script else None,
-        files=files,
-    )
+    text = files[script.script] if script else None
+    return view_of(JobView, job, directory=str(job.directory), script=text, files=files)
 
 
 @router.get("/campaigns/{campaign_id}/trials/{number}/exports/{format}")
@@ -154,7 +150,11 @@ async def report_result(request: Request, job_name: JobName, bearer: Bearer, ser
 
 
 def _export(service: Service, campaign_id: str, selector: str, format: str, option: list[str] | None) -> ExportView:
-    options = _options(option or [])
+    """Raises InvalidQuery, also for an option that would have the service read a file."""
+    with raising(lambda words: InvalidQuery([Problem("option", words)]), "", InvalidSpec):
+        options = parse_options(option or [])
+    if named := [name for name in FILE_OPTIONS if isinstance(options.get(name), str)]:
+        raise InvalidQuery([Problem(f"option.{name}", "must be a mapping here, not a file's name") for name in named])
     campaign, trials = service.store.recorded(campaign_id)
     entry = choose(campaign, trials, selector)
     directory = service.home.export(entry.trial.last.job_name).resolve()
@@ -174,14 +174,3 @@ def _archive(view: ExportView, campaign_id: str) -> Response:
         media_type="application/gzip",
         headers=attachment(f"{folder}.tar.gz"),
     )
-
-
-def _options(words: list[str]) -> dict[str, Any]:
-    """Raises InvalidQuery, also for an option that would have the service read a file."""
-    try:
-        options = parse_options(words)
-    except InvalidSpec as error:
-        raise InvalidQuery([Problem("option", str(error))]) from None
-    if named := [name for name in FILE_OPTIONS if isinstance(options.get(name), str)]:
-        raise InvalidQuery([Problem(f"option.{name}", "must be a mapping here, not a file's name") for name in named])
-    return options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -14,9 +13,7 @@ from meshtune.api.dependencies import ID_PATTERN, MAX_NODES, MAX_NUMBER, reads, 
 from meshtune.api.openapi import problems
 from meshtune.api.worker_pool import PER_TRIAL, AskedHandle
 from meshtune.tuner.access.tokens import Token
-from meshtune.tuner.campaign.campaign import Campaign
 from meshtune.tuner.campaign.spec import space_of
-from meshtune.tuner.campaign.trial import Trial
 from meshtune.tuner.results import known_best
 from meshtune.tuner.results.comparison import Comparison, compare
 from meshtune.tuner.results.known_best import BestKnown
@@ -93,16 +90,11 @@ async def compare_campaigns(
     """Campaigns side by side, such as of one model at several node counts: what each found, and scaling and efficiency,
     measured or simulated, and projected."""
     ids = list(dict.fromkeys(campaign))
-    entries = await run_in_threadpool(_readable, asked.service, asked.caller, ids)
+    for id in ids:
+        await run_in_threadpool(require_readable, asked.caller, asked.service, id)
+    entries = [await run_in_threadpool(asked.service.store.recorded, id) for id in ids]
     cost = sum(space_of(one.spec).combinations + PER_TRIAL * len(trials) for one, trials in entries)
     return await asked.run(cost, compare, entries)
-
-
-def _readable(service: Service, caller: Token, ids: Sequence[str]) -> list[tuple[Campaign, Sequence[Trial]]]:
-    """Raises NotFound for a campaign that the caller may not read."""
-    for id in ids:
-        require_readable(caller, service, id)
-    return [service.store.recorded(id) for id in ids]
 
 
 def _measured_or_near(

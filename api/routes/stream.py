@@ -21,8 +21,7 @@ from starlette.types import Receive, Scope, Send
 from meshtune.api.dependencies import ID_PATTERN, CallerHandle, ServiceHandle, reads, require_readable
 from meshtune.api.errors import RETRY_AFTER
 from meshtune.api.openapi import problems
-from meshtune.api.stream_hub import MAX_READ, EventsWanted, StreamHub, Subscriber, frame_of
-from meshtune.tuner.access.tokens import Token
+from meshtune.api.stream_hub import MAX_READ, StreamHub, Subscriber, frame_of
 from meshtune.tuner.campaign.campaign import EVENT_KINDS, Event
 from meshtune.tuner.service.service import Service
 from meshtune.tuner.store import StoreError
@@ -50,15 +49,13 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, hub: StreamHub, service: Service, caller: Token, wanted: EventsWanted, after: int | None
-    ) -> None:
+    def __init__(self, hub: StreamHub, service: Service, subscriber: Subscriber, after: int | None) -> None:
         super().__init__(self._frames(), headers=HEADERS)
-        self._hub, self._service, self._caller, self._after = hub, service, caller, after
+        self._hub, self._service, self._subscriber, self._after = hub, service, subscriber, after
         # Where the client takes nothing, `send` waits, and only this ends it.
         self._cut = anyio.CancelScope()
-        self._subscriber = Subscriber(wanted, caller, self._cut.cancel)
-        hub.join(self._subscriber)  # now, not with the first byte: limits count it at once
+        subscriber.cut = self._cut.cancel
+        hub.join(subscriber)  # now, not with the first byte: limits count it at once
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -103,17 +100,17 @@ class EventStream(StreamingResponse):
                 yield HEARTBEAT
 
     def _wanted(self, page: Sequence[Event]) -> bytes:
-        return b"".join(frame_of(event) for event in page if event in self._subscriber.wanted)
+        return b"".join(frame_of(event) for event in page if self._subscriber.wants(event))
 
     def _caller_stands(self) -> bool:
         """Whether the caller's token opens anything still."""
-        token = self._service.access.by_digest(self._caller.sha256)
+        token = self._service.access.by_digest(self._subscriber.reader.sha256)
         return token is not None and not token.refusal(time.time())
 
     async def _page(self, after: int) -> list[Event]:
         subscriber = self._subscriber
         return await run_in_threadpool(
-            self._service.events, subscriber.wanted.campaign, after=after, limit=MAX_READ, reader=subscriber.reader
+            self._service.events, subscriber.campaign, after=after, limit=MAX_READ, reader=subscriber.reader
         )
 
 
@@ -145,6 +142,5 @@ async def stream(
         raise HTTPException(503, f"{hub.max_streams} streams are open, which is the most", RETRY_AFTER)
     if hub.of_owner(caller.name) >= hub.max_per_token:
         raise HTTPException(429, f"this token has {hub.max_per_token} streams open, which is the most", RETRY_AFTER)
-    return EventStream(
-        hub, service, caller, EventsWanted(campaign, kind), after if last_event_id is None else last_event_id
-    )
+    seen = after if last_event_id is None else last_event_id
+    return EventStream(hub, service, Subscriber(campaign, kind, caller), seen)

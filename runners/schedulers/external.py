@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -135,7 +135,10 @@ class ExternalRunner:
             return None
         if job.claimed_at is None:
             return JobStatus(state=JobState.QUEUED, reason="waits for a program that claims it")
-        if (reported_at := _reported_at(job.directory)) is not None:
+        reported_at = None
+        with suppress(FileNotFoundError), opened_folder(job.directory) as folder:
+            reported_at = os.stat(RESULT_FILE, dir_fd=folder, follow_symlinks=False).st_mtime
+        if reported_at is not None:
             ended_at = min(now, max(job.claimed_at, reported_at))
             return self._queue.end(id, _ended(JobState.SUCCEEDED, job, ended_at, "", exit_code=0))
         return JobStatus(state=JobState.RUNNING, started_at=job.claimed_at, lease=job.lease)
@@ -143,15 +146,6 @@ class ExternalRunner:
 
 def _ended(state: JobState, job: ClaimableJob, at: float, reason: str, exit_code: int | None = None) -> JobStatus:
     return JobStatus(state=state, reason=reason, exit_code=exit_code, started_at=job.claimed_at, finished_at=at)
-
-
-def _reported_at(directory: Path) -> float | None:
-    """When the job's result was written, None while there is none. Raises OSError."""
-    try:
-        with opened_folder(directory) as folder:
-            return os.stat(RESULT_FILE, dir_fd=folder, follow_symlinks=False).st_mtime
-    except FileNotFoundError:
-        return None
 
 
 def create(root: Path, cluster: ClusterSpec, options: Mapping[str, Any]) -> ExternalRunner:

@@ -150,7 +150,7 @@ def ids(service: ServiceLab) -> list[str]:
 
 
 def test_a_token_that_only_reads_has_every_answer_and_starts_nothing(service, done):
-    token = service.new_token("reader", "read:all")
+    token = service.new_token("agent-reader", "read:all")
     before = ids(service)
     spec = spec_text(SIMULATED)
 

@@ -168,10 +168,10 @@ def test_a_campaign_of_the_command_line_is_edited_extended_and_given_plans(tmp_p
             "search",
             "search",
         ]
-        assert (campaign.tags, campaign.notes, campaign.spec.budget.trials) == (("a", "b"), "mine", 6)
+        assert (campaign.spec.tags, campaign.spec.notes, campaign.spec.budget.trials) == (("a", "b"), "mine", 6)
         assert store.spec_text(campaign.id) == SPEC
     assert meshtune("edit", "last", "--no-tags").code == 0
-    assert stored(tmp_path)[1].tags == ()
+    assert stored(tmp_path)[1].spec.tags == ()
 
 
 def test_the_text_of_a_spec_is_not_kept_where_something_else_runs(tmp_path):

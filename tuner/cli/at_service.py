@@ -21,9 +21,9 @@ from meshtune.tuner.cli.common import console, named
 from meshtune.tuner.cli.following import ended_trials, follow
 from meshtune.tuner.cli.options import Place
 from meshtune.tuner.cli.render.display import CampaignRow
-from meshtune.tuner.cli.spec_file import read_document, wrong_spec
+from meshtune.tuner.cli.spec_file import read_document, text_of, wrong_spec
 from meshtune.tuner.client.campaign import Campaign
-from meshtune.tuner.client.client import Client, body_of
+from meshtune.tuner.client.client import Client
 from meshtune.tuner.client.errors import InvalidRequest, NotFound, ServiceError
 from meshtune.tuner.prediction.quote import Quote
 from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
@@ -171,9 +171,8 @@ class CampaignAtService(Campaign):
 def _body_with(spec: Path, cluster: Path | None, project: str, model: str = "") -> Any:
     """The spec in a file as it is sent: as its text, comments and all, where nothing is put into it."""
     document = read_document(spec, cluster, model)
-    if cluster is None and not model and not project:
-        return body_of(spec)
-    return changed_document(document, {"project": project} if project else {})
+    document = changed_document(document, {"project": project}) if project else document
+    return text_of(spec, document) or document
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def read_spec_file(
 
 def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> object:
     """The document in a spec's file, with what it names in other files, before anything looks at what it means. Raises
-    as `read_spec_file`."""
+    as `read_spec_file`. model: of a config.json, with the sequence length of the spec's."""
     try:
         with raising(WrongCall, f"{spec}", UnreadableText), problems_as(partial(wrong_spec, spec), of=InvalidSpec):
             document = parse_yaml(read_file(spec, SLOW_LIMITS.max_bytes, regular=False))
@@ -48,8 +48,15 @@ def read_document(spec: Path, cluster: Path | None = None, model: str = "") -> o
     if not isinstance(document, dict):
         return document
     with raising(WrongCall, "", InvalidValue):
-        named = document if not model else _with_model(document, model)
-        whole = with_local_files(named, _folder(spec), lambda told: errors.print(f"{spec}: {told}", soft_wrap=True))
+        if model.endswith(".json"):
+            own = document.get("model")
+            own = {"preset": own} if isinstance(own, str) else own if isinstance(own, dict) else {}
+            known = {**model_presets().get(str(own.get("preset")), {}), **own}
+            length = {"seq_len": known["seq_len"]} if "seq_len" in known else {}
+            document = with_model_file({**document, "model": {HF_CONFIG: model, **length}}, Path())
+        elif model:
+            document = {**document, "model": model}
+        whole = with_local_files(document, _folder(spec), lambda told: errors.print(f"{spec}: {told}", soft_wrap=True))
     return whole if cluster is None else {**whole, "cluster": cluster_in(cluster)}
 
 
@@ -102,17 +109,6 @@ def stored_basis(spec: CampaignSpec, place: HomePlace, trials: Sequence[Trial] =
     except StoreError as error:
         errors.print(f"meshtune: no calibration was looked for: {error}", style="yellow", soft_wrap=True)
         return Basis()
-
-
-def _with_model(document: dict[str, Any], model: str) -> dict[str, Any]:
-    """The document with another model, of the same sequence length where a config.json is named."""
-    if not model.endswith(".json"):
-        return {**document, "model": model}
-    own = document.get("model")
-    own = {"preset": own} if isinstance(own, str) else own if isinstance(own, dict) else {}
-    known = {**model_presets().get(str(own.get("preset")), {}), **own}
-    length = {"seq_len": known["seq_len"]} if "seq_len" in known else {}
-    return with_model_file({**document, "model": {HF_CONFIG: model, **length}}, Path())
 
 
 def cluster_in(file: Path) -> object:

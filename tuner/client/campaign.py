@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from meshtune.runners.base import Cause
+from meshtune.runners.documents import json_of, read_value
 from meshtune.runners.outcome import Verdict
 from meshtune.search_spaces.knob_values import word
 from meshtune.search_spaces.plan import Plan
-from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.campaign.trial import Origin, TrialState
 from meshtune.tuner.client.errors import Outdated, WaitedTooLong
-from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, Tries, get, json_of, place, post
+from meshtune.tuner.client.requests import Calls, Pause, Request, Steps, Tries, get, place, post
 from meshtune.tuner.client.transport import AsyncLink, Awaiting, Blocking, BlockingLink, Follower, step
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation
@@ -176,14 +176,20 @@ class CampaignCalls(Calls):
 
     @step
     def extend(self, *, trials: int = 0, wall_time_s: float = 0.0, device_hours: float = 0.0) -> Steps[CampaignView]:
-        """Let it have so much more than its budget says now, whoever else extends it meanwhile. An ended campaign goes
-        on."""
+        """Let it have so much more than its budget says now, whoever else changes it. An ended campaign goes on."""
         more = {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours}
+        named = {name: value for name, value in more.items() if value}
         give_up, tries = time.monotonic() + self._link.patience_s, Tries()
         while True:
             view = yield from self._shown(get(self._place(), CampaignView))
+            limits = asdict(view.summary.budget)
+            if not named or min(named.values()) < 0:
+                raise ValueError(f"extend: give a positive number of one of {', '.join(more)}")
+            if free := [name for name in named if limits[name] is None]:
+                raise ValueError(f"extend: the budget of {self.id} sets no limit of {free[0]}; `update` sets one")
+            budget = {name: limits[name] + value for name, value in named.items()}
             try:
-                return (yield from self._patched({"budget": _raised(self.id, view.summary.budget, more)}, view.version))
+                return (yield from self._patched({"budget": budget}, view.version))
             except Outdated:
                 if time.monotonic() > give_up:
                     raise
@@ -202,8 +208,7 @@ class CampaignCalls(Calls):
         """Trials to measure by one's own means, of a campaign whose runner is `external`; each goes to one caller
         alone. None where nothing waits within wait_s, or the campaign is over (`state`). worker: a name, whose trials
         that are not completed come first. lease_s: a worker that is silent for longer loses them (`heartbeat`)."""
-        of_worker = {"worker": worker, "lease_s": lease_s} if worker or lease_s is not None else {}
-        asked = {"count": count, "wait_s": wait_s, **of_worker}
+        asked = {"count": count, "wait_s": wait_s, "worker": worker, "lease_s": lease_s}
         return (yield from self._ask(post(self._verb("suggest"), Suggestions, asked)))
 
     @step
@@ -214,33 +219,13 @@ class CampaignCalls(Calls):
 
     @step
     def complete(
-        self,
-        trial: int | Suggestion,
-        *,
-        step_times_s: Sequence[float] = (),
-        peak_memory_bytes: Sequence[int] = (),
-        first_losses: Sequence[float] = (),
-        first_gradient_norms: Sequence[float] = (),
-        software: Mapping[str, str] | None = None,
-        verdict: Verdict | str = "",
-        reason: str = "",
-        log_tail: str = "",
+        self, /, trial: int | Suggestion, *, step_times_s: Sequence[float] = (), **words: Any
     ) -> Steps[TrialView]:
         """Tell how a suggestion went, whose claim it names, or a trial by its number: the seconds of each timed step
-        (none: as reported), the most loaded memory of each rank, losses and gradient norms of the first steps, where
-        known; or a verdict such as `oom`, with its reason. The trial, once the campaign has taken that."""
+        (none: as reported). words: others of Completion, such as peak_memory_bytes, the most loaded memory of each
+        rank, where known; or a verdict such as `oom`, with its reason. The trial, once the campaign has taken that."""
         number, claim = (trial, "") if isinstance(trial, int) else (trial.trial, trial.claim)
-        completion = Completion(
-            claim=claim,
-            step_times_s=tuple(step_times_s),
-            peak_memory_bytes=tuple(peak_memory_bytes),
-            first_losses=tuple(first_losses),
-            first_gradient_norms=tuple(first_gradient_norms),
-            software=dict(software or {}),
-            verdict=str(verdict),
-            reason=reason,
-            log_tail=log_tail,
-        )
+        completion = read_value(Completion, {"claim": claim, "step_times_s": tuple(step_times_s), **words})
         told = yield from self._ask(post(self._place("trials", f"{number}:complete"), TrialView, completion))
         if completion.verdict.lower() == Verdict.LOST:  # it waits for another claim
             return told
@@ -386,17 +371,6 @@ def _ended(name: str, look: Callable[[], Steps[Watched]], limit_s: float | None)
             raise WaitedTooLong(f"{name} is {seen.state} after {limit_s:g} s, and goes on")
         yield Pause(pause_s)
         pause_s = min(MOST_LOOK_S, 1.2 * pause_s)
-
-
-def _raised(id: str, budget: Budget, more: Mapping[str, float]) -> dict[str, float]:
-    """The limits with so much more. Raises ValueError where there is nothing to raise."""
-    named = {name: value for name, value in more.items() if value}
-    if not named or min(named.values()) < 0:
-        raise ValueError(f"extend: give a positive number of one of {', '.join(more)}")
-    limits = asdict(budget)
-    if free := [name for name in named if limits[name] is None]:
-        raise ValueError(f"extend: the budget of {id} sets no limit of {free[0]}; `update` sets one")
-    return {name: limits[name] + value for name, value in named.items()}
 
 
 def fields_of(plan: Plan | Mapping[str, Any] | str) -> Any:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar
@@ -32,7 +33,7 @@ from meshtune.tuner.prediction.fit import FitAnswer
 from meshtune.tuner.prediction.projection import Projection
 from meshtune.tuner.prediction.quote import Explanation, Quote
 from meshtune.tuner.results.comparison import Comparison
-from meshtune.tuner.results.known_best import BestKnown
+from meshtune.tuner.results.known_best import BestKnown, LaunchQuestion
 from meshtune.tuner.service.views.campaigns import CampaignBrief, CampaignBriefPage, CampaignPage, CampaignView
 from meshtune.tuner.specs.document import parse_yaml
 from meshtune.tuner.specs.import_script import ImportedSpec
@@ -71,7 +72,15 @@ class ClientCalls(Calls, Generic[Handle]):
     _kind: type[BlockingLink | AsyncLink]
 
     def __init__(self, url: str = "", token: str = "", *, patience_s: float = 60.0) -> None:
-        self._link = self._kind(*_opened(url, token), patience_s)
+        address = (url or os.environ.get(URL_VARIABLE, "") or DEFAULT_URL).rstrip("/")
+        if not address.startswith(("http://", "https://")):
+            raise ServiceError(f"the service's address must begin with http:// or https://, not {address!r}")
+        try:
+            secret = token or own_token()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ServiceError(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {why}") from None
+        self._link = self._kind(address, {"Authorization": f"Bearer {secret}"} if secret else {}, patience_s)
 
     def _of(self, view: CampaignView) -> Handle:
         return self._handle(self._link, view)  # type: ignore[call-arg]  # both handles are made so
@@ -100,10 +109,8 @@ class ClientCalls(Calls, Generic[Handle]):
         """Start a campaign. spec: a document, the path of a file, or a text in YAML, which is kept as it is written.
 
         key: a name for this request; within 24 h the same key with the same spec starts nothing again and gives the
-        campaign that it started before. By default each call has one of its own, for its own tries.
-        """
-        request = post(place("campaigns"), CampaignView, body_of(spec), key=key)
-        return self._of((yield from self._ask(request)))
+        campaign that it started before. By default each call has one of its own, for its own tries."""
+        return self._of((yield from self._ask(post(place("campaigns"), CampaignView, body_of(spec), key=key))))
 
     @step
     def estimate(self, spec: Spec, *, to_run: bool = False) -> Steps[Quote]:
@@ -150,28 +157,12 @@ class ClientCalls(Calls, Generic[Handle]):
         return (yield from self._ask(get(place("whoami"), WhoamiView)))
 
     @step
-    def recommend(
-        self,
-        *,
-        model: str,
-        cluster: str,
-        nodes: int,
-        global_batch_size: int | None = None,
-        workload: str | None = None,
-        software: Mapping[str, str] | None = None,
-        simulated: bool = False,
-    ) -> Steps[BestKnown]:
-        """The best known plan for a model on some nodes: measured, or projected and said to be. software: versions by
-        name. simulated: of simulated campaigns alone. Raises NotFound where nothing near was measured."""
-        query = {
-            "model": model,
-            "cluster": cluster,
-            "nodes": nodes,
-            "global_batch_size": global_batch_size,
-            "workload": workload,
-            "software": ",".join(f"{name}={version}" for name, version in (software or {}).items()) or None,
-            "simulated": simulated,
-        }
+    def recommend(self, /, *, model: str, cluster: str, nodes: int, **words: Any) -> Steps[BestKnown]:
+        """The best known plan for a model on some nodes: measured, or projected and said to be. words: others of
+        LaunchQuestion, such as software (versions by name). Raises NotFound where nothing near was measured."""
+        question = LaunchQuestion(model=model, cluster=cluster, nodes=nodes, **words)
+        software = ",".join(f"{name}={version}" for name, version in question.software.items())
+        query = {**asdict(question), "software": software or None}
         return (yield from self._ask(get(place("recommendations"), BestKnown, query)))
 
 
@@ -202,19 +193,6 @@ class AsyncClient(ClientCalls[AsyncCampaign], Awaiting, AbstractAsyncContextMana
 
 def _query_of(filters: CampaignFilters) -> dict[str, object]:
     return {"state" if name == "states" else name: value for name, value in filters.items()}
-
-
-def _opened(url: str, token: str) -> tuple[str, dict[str, str]]:
-    """The address, and the headers of every request."""
-    address = (url or os.environ.get(URL_VARIABLE, "") or DEFAULT_URL).rstrip("/")
-    if not address.startswith(("http://", "https://")):
-        raise ServiceError(f"the service's address must begin with http:// or https://, not {address!r}")
-    try:
-        secret = token or own_token()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ServiceError(f"{TOKEN_FILE}: {os.environ[TOKEN_FILE]}: {why}") from None
-    return address, {"Authorization": f"Bearer {secret}"} if secret else {}
 
 
 def body_of(spec: Mapping[str, Any] | str | Path) -> Mapping[str, Any] | str:

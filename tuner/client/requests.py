@@ -20,6 +20,7 @@ from urllib.parse import quote
 import httpx2
 from pydantic import TypeAdapter, ValidationError
 
+from meshtune.runners.documents import json_of
 from meshtune.search_spaces.knob_values import word
 from meshtune.tuner.client.errors import BY_STATUS, Refused, ServiceTrouble, ServiceUnreachable, UnreadableAnswer
 from meshtune.tuner.service.views.campaigns import CampaignBriefPage, CampaignPage, EventPage
@@ -102,10 +103,6 @@ def post(
 def place(*parts: object) -> str:
     """The path of a thing below /v1. A verb is joined to the last part by a colon."""
     return "/v1/" + "/".join(quote(str(part), safe=":") for part in parts)
-
-
-def json_of(value: object) -> bytes:
-    return _adapter(Any).dump_json(value)
 
 
 def _pairs(query: Mapping[str, object]) -> tuple[tuple[str, str], ...]:

@@ -110,16 +110,14 @@ class BlockingLink:
                 step = steps.throw(done) if isinstance(done, httpx2.TransportError) else steps.send(done)
             except StopIteration as end:
                 return cast(Answer, end.value)
+            done = None
             try:
-                done = self._do(step)
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                else:
+                    done = _reply(self._http.request(**_arguments(step)))
             except httpx2.TransportError as error:
                 done = error
-
-    def _do(self, step: Request[Any] | Pause) -> Reply | None:
-        if isinstance(step, Pause):
-            time.sleep(step.seconds)
-            return None
-        return _reply(self._http.request(**_arguments(step)))
 
     def follow(self, follower: Follower) -> Iterator[EventView]:
         while True:
@@ -154,16 +152,14 @@ class AsyncLink:
                 step = steps.throw(done) if isinstance(done, httpx2.TransportError) else steps.send(done)
             except StopIteration as end:
                 return cast(Answer, end.value)
+            done = None
             try:
-                done = await self._do(step)
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    done = _reply(await self._http.request(**_arguments(step)))
             except httpx2.TransportError as error:
                 done = error
-
-    async def _do(self, step: Request[Any] | Pause) -> Reply | None:
-        if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
-            return None
-        return _reply(await self._http.request(**_arguments(step)))
 
     async def follow(self, follower: Follower) -> AsyncIterator[EventView]:
         while True:

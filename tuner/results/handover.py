@@ -194,8 +194,10 @@ def pack(folder: str, files: Files) -> bytes:
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, text in sorted(files.items()):
-            content = text.encode("utf-8")
-            entry = tarfile.TarInfo(f"{folder}/{_safe(name)}")
+            content, path = text.encode("utf-8"), PurePosixPath(name)
+            if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+                raise ValueError(f"{name!r} is no name of a file in a folder")
+            entry = tarfile.TarInfo(f"{folder}/{path}")
             entry.size, entry.mode = len(content), _PROGRAM if text.startswith("#!") else _PLAIN
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
@@ -213,10 +215,3 @@ def readme(title: str, command: str | None, note: str, handover: Handover | None
         parts += [f"Warning: {handover.warning}.", f"{handover.offer}:\n\n    {handover.confirm}"]
     lines = "\n\n".join(parts).split("\n")
     return visible("\n".join(line if line.startswith(" ") else "\n".join(wrap(line, WIDTH)) for line in lines) + "\n")
-
-
-def _safe(name: str) -> str:
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-        raise ValueError(f"{name!r} is no name of a file in a folder")
-    return str(path)

@@ -112,12 +112,11 @@ class Completion(Closed):
     claim: str = ""
 
     def _check(self, checks: Checks) -> None:
-        word = self.verdict.lower()
         problem = f"must be one of {', '.join(TELLABLE)}, or left out with step_times_s, not {self.verdict[:60]!r}"
         if self.step_times_s:
-            checks.require(word in _TIMED, "verdict", f"does not go with step_times_s: {self.verdict[:60]!r}")
-        else:
-            checks.require(word in (*_TIMED, *TELLABLE), "verdict", problem)
+            problem = f"does not go with step_times_s: {self.verdict[:60]!r}"
+        known = _TIMED if self.step_times_s else (*_TIMED, *TELLABLE)
+        checks.require(self.verdict.lower() in known, "verdict", problem)
 
     def outcome(self, spec: CampaignSpec, plan: Plan) -> Outcome:
         """Raises InvalidValue for numbers that nobody can have measured."""

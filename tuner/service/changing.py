@@ -49,8 +49,12 @@ class Changing:
         Raises NotFound, VersionConflict, InvalidValue with every mistake, CannotChange, and InvalidSpec for a patch
         that no spec could hold. Then nothing was written.
         """
-        now = self._clock()
-        basis = self._basis(campaign_id) if isinstance(patch, Mapping) and "trial" in patch else Basis()
+        now, basis = self._clock(), Basis()
+        if isinstance(patch, Mapping) and "trial" in patch:
+            known, ended = self._store.recorded(campaign_id)
+            basis = known_basis(self._store, known.spec, readers_of(self._store, known), ended)
+            if not missing(training_of(known.spec)):
+                basis = learn(known.label, known.spec, ended, basis)
 
         def laid_over(campaign: Campaign, trials: Sequence[Trial]) -> Campaign:
             require_version(campaign, versions)
@@ -65,12 +69,6 @@ class Changing:
             return running_again(after, now)
 
         return self._store.change_campaign(campaign_id, laid_over, now=now)
-
-    def _basis(self, campaign_id: str) -> Basis:
-        """What stored calibrations and the campaign's own trials say."""
-        campaign, trials = self._store.recorded(campaign_id)
-        basis = known_basis(self._store, campaign.spec, readers_of(self._store, campaign), trials)
-        return basis if missing(training_of(campaign.spec)) else learn(campaign.label, campaign.spec, trials, basis)
 
     def enqueue(self, campaign_id: str, plan: Plan) -> Trial:
         """Plan a trial of this plan, which is complete and legal (`legal_plan`); it runs before the search's next

@@ -63,27 +63,23 @@ def confirming_document(
     # Without the baseline first: under another question that would be the mistake that is told.
     spec, space = parse_spec({**asked, "baseline": None}, home)
     with problems_as(InvalidSpec):
-        _require_question(spec, replace(source, cluster=cluster))
+        checks, asked_batch = Checks(), source.global_batch_size
+        same = replace(spec.model, name=source.model.name) == source.model
+        checks.require(same, "model", f"is not that of the campaign, {source.model.name}; leave it out")
+        here, there = (
+            (one.nodes, one.devices_per_node, one.device.kind, one.device.memory_bytes)
+            for one in (spec.cluster, cluster)
+        )
+        others = f"has other devices than the campaign's, {cluster.name}; leave it out"
+        checks.require(here == there, "cluster", others)
+        same = spec.global_batch_size in (None, asked_batch) or asked_batch is None
+        batches = f"is {spec.global_batch_size}, the campaign's is {asked_batch}; leave it out"
+        checks.require(same, "global_batch_size", batches)
+        checks.done()
     parse_spec(asked, home)
     if broken := space.explain(winner):
         raise InvalidSpec([Problem("space", f"the plan {winner.key} cannot run there: {each}") for each in broken])
     return asked
-
-
-def _require_question(spec: CampaignSpec, source: CampaignSpec) -> None:
-    """Raises InvalidValue where the document changes the campaign's question."""
-    checks, batch, asked = Checks(), spec.global_batch_size, source.global_batch_size
-    same = replace(spec.model, name=source.model.name) == source.model
-    checks.require(same, "model", f"is not that of the campaign, {source.model.name}; leave it out")
-    own, theirs = (
-        (one.nodes, one.devices_per_node, one.device.kind, one.device.memory_bytes)
-        for one in (spec.cluster, source.cluster)
-    )
-    others = f"has other devices than the campaign's, {source.cluster.name}; leave it out"
-    checks.require(own == theirs, "cluster", others)
-    same = batch in (None, asked) or asked is None
-    checks.require(same, "global_batch_size", f"is {batch}, the campaign's is {asked}; leave it out")
-    checks.done()
 
 
 def _with(section: object, **values: Any) -> object:

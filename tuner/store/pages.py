@@ -116,7 +116,15 @@ class Pages:
         """A page of campaigns that the reader may read, by their ids and versions."""
         value = campaigns.c[wanted.order.key]
         columns = (campaigns.c.id, campaigns.c.updated_at, value.label("value"), _NEWEST.label("event"))
-        query = sa.select(*columns).where(*readable_by(reader), *_campaign_filters(wanted))
+        given = {name: getattr(wanted, name) for name in ("owner", "project", "model", "cluster")}
+        exact = (campaigns.c[name] == one for name, one in given.items() if one is not None)
+        query = sa.select(*columns).where(*readable_by(reader), *exact, *_within(campaigns.c, wanted))
+        if wanted.state:
+            query = query.where(campaigns.c.state.in_([str(state) for state in wanted.state]))
+        if wanted.tag:
+            query = query.where(campaigns.c.tags.contains(f" {wanted.tag} ", autoescape=True))
+        if wanted.name:
+            query = query.where(campaigns.c.name.icontains(wanted.name, autoescape=True))
         if wanted.after is not None:
             place, last = sa.tuple_(value, campaigns.c.id), sa.tuple_(wanted.after.value, wanted.after.name)
             query = query.where(place < last if wanted.order.descending else place > last)
@@ -188,21 +196,6 @@ def _tally(row: sa.Row[Any]) -> Tally:
         attempts=row.attempts,
         device_s=row.device_s,
     )
-
-
-def _campaign_filters(wanted: listing.CampaignsWanted) -> list[sa.ColumnElement[bool]]:
-    filters: list[sa.ColumnElement[bool]] = [
-        campaigns.c[name] == value
-        for name in ("owner", "project", "model", "cluster")
-        if (value := getattr(wanted, name)) is not None
-    ]
-    if wanted.state:
-        filters.append(campaigns.c.state.in_([str(state) for state in wanted.state]))
-    if wanted.tag:
-        filters.append(campaigns.c.tags.contains(f" {wanted.tag} ", autoescape=True))
-    if wanted.name:
-        filters.append(campaigns.c.name.icontains(wanted.name, autoescape=True))
-    return [*filters, *_within(campaigns.c, wanted)]
 
 
 def _within(columns: Any, wanted: listing.CampaignsWanted | listing.TrialsWanted) -> list[sa.ColumnElement[bool]]:

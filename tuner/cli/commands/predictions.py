@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from meshtune.tuner.campaign.spec import CampaignSpec
     from meshtune.tuner.campaign.trial import Trial
     from meshtune.tuner.prediction.predict import ExactMemory
-    from meshtune.tuner.prediction.quote import Explanation
     from meshtune.tuner.specs.calibrating import CalibrationSetup
 
 app = typer.Typer()
@@ -209,11 +208,12 @@ def estimate(
 
     With --exact: peak memory per pipeline stage of a plan (default: baseline, else predicted best), in up to minutes.
     """
-    from meshtune.tuner.cli.render.predictions import exact_memory_parts, quote_parts
+    from meshtune.runners.documents import plain
+    from meshtune.tuner.cli.render.predictions import exact_memory_parts, explanation_parts, quote_parts
     from meshtune.tuner.cli.spec_file import read_spec_file, stored_basis
     from meshtune.tuner.cli.telling import first_plan
     from meshtune.tuner.prediction.predict import Basis, check_same, learn
-    from meshtune.tuner.prediction.quote import explain
+    from meshtune.tuner.prediction.quote import Quote, explain
     from meshtune.tuner.specs.document import InvalidSpec
     from meshtune.tuner.specs.knobs import plan_fields
     from meshtune.tuner.specs.read import quoted, read_spec
@@ -252,35 +252,27 @@ def estimate(
         from meshtune.tuner.client.client import Client
 
         with Client(place.server) as client:
-            if chosen is not None:
-                _print_explanation(client.why(document, plan), as_json)
-            else:
-                quote = client.estimate(document)
-                print_found(quote, quote_parts(quote), as_json)
+            answer = client.estimate(document) if chosen is None else client.why(document, plan)
+    else:
+        if calibrate:
+            record = place.record(calibrate)
+            check_same(record.campaign.spec, campaign_spec)
+            # The service's own calibrations are not known here.
+            start = Basis() if place.server else stored_basis(campaign_spec, place, record.trials)
+            basis = learn(record.campaign.label, record.campaign.spec, record.trials, start)
+        else:
+            basis = stored_basis(campaign_spec, place)
+        if chosen is None:
+            answer = quoted(document, campaign_spec, space, basis)
+        else:
+            answer = explain(campaign_spec, space, chosen, basis)
+    if isinstance(answer, Quote):
+        print_found(answer, quote_parts(answer), as_json)
         return
-    if calibrate:
-        record = place.record(calibrate)
-        check_same(record.campaign.spec, campaign_spec)
-        # The service's own calibrations are not known here.
-        start = Basis() if place.server else stored_basis(campaign_spec, place, record.trials)
-        basis = learn(record.campaign.label, record.campaign.spec, record.trials, start)
-    else:
-        basis = stored_basis(campaign_spec, place)
-    if chosen is not None:
-        _print_explanation(explain(campaign_spec, space, chosen, basis), as_json)
-    else:
-        quote = quoted(document, campaign_spec, space, basis)
-        print_found(quote, quote_parts(quote), as_json)
-
-
-def _print_explanation(explanation: Explanation, as_json: bool) -> None:
-    from meshtune.runners.documents import plain
-    from meshtune.tuner.cli.render.predictions import explanation_parts
-
-    document = plain(explanation)
+    found = plain(answer)
     # No campaign is asked, and the violations have another name than over REST.
-    del document["trial"]
-    print_found({"broken": document.pop("violations"), **document}, explanation_parts(explanation), as_json)
+    del found["trial"]
+    print_found({"broken": found.pop("violations"), **found}, explanation_parts(answer), as_json)
 
 
 def _estimated_exactly(spec: CampaignSpec, plan: Plan, ranks: Sequence[int]) -> ExactMemory:
@@ -359,7 +351,6 @@ def project(
 
     if tokens is not None and not 0 < tokens < float("inf"):
         raise WrongCall(f"--tokens: must be positive, not {tokens:g}")
-    trials: Sequence[Trial] = ()
     of_spec = source.endswith(SPEC_SUFFIXES)
     if of_spec:
         document, spec, _ = read_spec_file(Path(source), None)
@@ -377,16 +368,16 @@ def project(
         else:
             with AtService(place).opened(source) as chosen:
                 projection = chosen.projection(counts, plan)
-        print_found(projection, projection_parts(projection), as_json)
-        return
-    if of_spec:
-        basis = stored_basis(spec, place)
     else:
-        record = place.record(source)
-        campaign, trials, spec = record.campaign, record.trials, record.campaign.spec
-        basis = learn(campaign.label, spec, trials, stored_basis(spec, place, trials))
-    counts = node_counts(nodes, spec.cluster.nodes)
-    projection = make_projection(
-        spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials, plan=layout_of(plan)
-    )
+        trials: Sequence[Trial] = ()
+        if of_spec:
+            basis = stored_basis(spec, place)
+        else:
+            record = place.record(source)
+            campaign, trials, spec = record.campaign, record.trials, record.campaign.spec
+            basis = learn(campaign.label, spec, trials, stored_basis(spec, place, trials))
+        counts = node_counts(nodes, spec.cluster.nodes)
+        projection = make_projection(
+            spec, basis, counts, least_efficiency=wall, tokens=tokens, trials=trials, plan=layout_of(plan)
+        )
     print_found(projection, projection_parts(projection), as_json)

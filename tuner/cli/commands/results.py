@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, p
 from meshtune.tuner.cli.options import CampaignId, JsonOption, Place, placed
 
 if TYPE_CHECKING:
-    from meshtune.search_spaces.checks import InvalidValue
+    pass
 
 app = typer.Typer()
 PANEL = "Results"
@@ -96,6 +95,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a plan as setting.json and as the launch with its values, or in another program's words."""
+    from meshtune.runners.documents import MISSING
     from meshtune.search_spaces.checks import InvalidValue
     from meshtune.tuner.results import export as exports
     from meshtune.tuner.specs.document import parse_options
@@ -111,7 +111,13 @@ def export(
     try:
         view = exports.exported(setting, format)
     except InvalidValue as error:
-        raise WrongCall(f"--format {format}: {_option_mistakes(error, given)}") from None
+        mistakes = []
+        for problem in error.problems:  # each by the option that mends it, where it is one of an option
+            if problem.message == MISSING:
+                mistakes.append(f"needs --option {problem.path}=...")
+            else:
+                mistakes.append(f"--option {problem}" if problem.path.partition(".")[0] in given else str(problem))
+        raise WrongCall(f"--format {format}: {'; '.join(mistakes)}") from None
     for path in write_files(output, view.files):
         console.print(f"wrote {path}", soft_wrap=True)
     if view.command is not None:
@@ -121,19 +127,6 @@ def export(
     if view.handover is not None:
         errors.print(f"warning: {view.handover.warning}.", style="yellow", soft_wrap=True)
         errors.print(f"{view.handover.offer}:\n    {view.handover.confirm}{place.option}", soft_wrap=True)
-
-
-def _option_mistakes(error: InvalidValue, given: Mapping[str, object]) -> str:
-    """Each problem by the option that mends it, where it is one of an option."""
-    from meshtune.runners.documents import MISSING
-
-    mistakes = []
-    for problem in error.problems:
-        if problem.message == MISSING:
-            mistakes.append(f"needs --option {problem.path}=...")
-        else:
-            mistakes.append(f"--option {problem}" if problem.path.partition(".")[0] in given else str(problem))
-    return "; ".join(mistakes)
 
 
 @app.command(rich_help_panel=PANEL, short_help="Say what the trials teach: knobs, failures, why the best win.")
@@ -183,8 +176,7 @@ def confirm(
         refusal = f"{spec}: {source.id} cannot be confirmed with it:\n"
         other = yaml_file(spec, refusal)
         try:
-            plans = (winner.trial.plan, rival.trial.plan)
-            document = confirming_document(other, source.spec, *plans, chosen.home)
+            document = confirming_document(other, source.spec, winner.trial.plan, rival.trial.plan, chosen.home)
         except InvalidSpec as error:
             raise WrongCall(f"{refusal}{error}") from None
         ended = chosen.another(document, quiet=as_json)
