@@ -219,13 +219,23 @@ class CampaignCalls(Calls):
 
     @step
     def complete(
-        self, /, trial: int | Suggestion, *, step_times_s: Sequence[float] = (), **words: Any
+        self,
+        /,
+        trial: int | Suggestion,
+        *,
+        step_times_s: Sequence[float] = (),
+        peak_memory_bytes: Sequence[int] = (),
+        verdict: Verdict | str = "",
+        reason: str = "",
+        **words: Any,
     ) -> Steps[TrialView]:
         """Tell how a suggestion went, whose claim it names, or a trial by its number: the seconds of each timed step
-        (none: as reported). words: others of Completion, such as peak_memory_bytes, the most loaded memory of each
-        rank, where known; or a verdict such as `oom`, with its reason. The trial, once the campaign has taken that."""
+        (none: as reported), and the most loaded memory of each rank, where known; or a verdict such as `oom`, with its
+        reason. words: others of Completion. The trial, once the campaign has taken that."""
         number, claim = (trial, "") if isinstance(trial, int) else (trial.trial, trial.claim)
-        completion = read_value(Completion, {"claim": claim, "step_times_s": tuple(step_times_s), **words})
+        measured = {"step_times_s": tuple(step_times_s), "peak_memory_bytes": tuple(peak_memory_bytes)}
+        given = {"claim": claim, **measured, "verdict": str(verdict), "reason": reason, **words}
+        completion = read_value(Completion, given)
         told = yield from self._ask(post(self._place("trials", f"{number}:complete"), TrialView, completion))
         if completion.verdict.lower() == Verdict.LOST:  # it waits for another claim
             return told
