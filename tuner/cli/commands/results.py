@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -13,9 +13,6 @@ from meshtune.runners.json_files import write_files
 from meshtune.runners.registry import SCHEDULERS
 from meshtune.tuner.cli.common import WrongCall, console, errors, print_found, print_json
 from meshtune.tuner.cli.options import CampaignId, JsonOption, Place, placed
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer()
 PANEL = "Results"
