@@ -13,7 +13,7 @@ and each that names a campaign takes it as a CampaignId or a ChangeableId, which
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -173,33 +173,40 @@ _Shown = Annotated[object, Security(_bearer)]
 
 
 async def _scoped(request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown) -> None:
-    _require(request, scopes.scopes, caller)
-
-
-async def _scoped_unless_dry(
-    request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown, dry_run: bool = False
-) -> None:
-    _require(request, [Scope.READ] if dry_run else scopes.scopes, caller, {"dry_run"})
-
-
-def _require(request: Request, scopes: Sequence[str], caller: Token, parameters: Set[str] = frozenset()) -> None:
-    """Raises ScopeMissing; and InvalidQuery for a parameter that a change has not: a misspelt dry_run would act."""
-    for scope in scopes:
+    """Raises ScopeMissing."""
+    for scope in scopes.scopes:
         if not caller.may(Scope(scope)):
             has = ", ".join(sorted(caller.scopes))
             raise ScopeMissing(f"this needs the scope {scope}; the token {caller.name} has {has}")
         # For the audit log.
         request.state.changes = scope != Scope.READ and request.method != "GET"
-    if request.state.changes and (unknown := request.query_params.keys() - parameters):
+
+
+async def _changing(request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown) -> None:
+    await _scoped(request, scopes, caller, _)
+    _require_known(request)
+
+
+async def _scoped_unless_dry(
+    request: Request, scopes: SecurityScopes, caller: CallerHandle, _: _Shown, dry_run: bool = False
+) -> None:
+    await _scoped(request, SecurityScopes([Scope.READ]) if dry_run else scopes, caller, _)
+    _require_known(request, "dry_run")
+
+
+def _require_known(request: Request, *parameters: str) -> None:
+    """Raises InvalidQuery for any other: a misspelt dry_run would act."""
+    if unknown := request.query_params.keys() - set(parameters):
         raise InvalidQuery([Problem(name, "is no parameter of this request") for name in sorted(unknown)])
 
 
 reads = Security(_scoped, scopes=[Scope.READ.value])
 reads_all = Security(_scoped, scopes=[Scope.READ_ALL.value])
-clones = Security(_scoped, scopes=[Scope.READ.value, Scope.LAUNCH.value])
-launches = Security(_scoped, scopes=[Scope.LAUNCH.value])
+clones = Security(_changing, scopes=[Scope.READ.value, Scope.LAUNCH.value])
+launches = Security(_changing, scopes=[Scope.LAUNCH.value])
 launches_unless_dry = Security(_scoped_unless_dry, scopes=[Scope.LAUNCH.value])
 administers = Security(_scoped, scopes=[Scope.ADMIN.value])
+deletes = Security(_changing, scopes=[Scope.ADMIN.value])
 
 
 def require_readable(caller: Token, service: Service, id: str) -> Ownership:

@@ -23,8 +23,8 @@ from meshtune.api.dependencies import (
     PermittedSpec,
     ServiceHandle,
     SpecDocument,
-    administers,
     clones,
+    deletes,
     launches,
     launches_unless_dry,
     reads,
@@ -191,7 +191,7 @@ async def clone_campaign(
     return await run_in_threadpool(show, campaign)
 
 
-@router.delete("/campaigns/{campaign_id:id}", status_code=204, dependencies=[administers])
+@router.delete("/campaigns/{campaign_id:id}", status_code=204, dependencies=[deletes])
 def delete_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> None:
     """Forget a campaign that is over, with its trials, events and job folders. Campaigns that learnt from it keep its
     name."""

@@ -23,8 +23,9 @@ from meshtune.tuner.campaign.units import measured_word
 from meshtune.tuner.results.export import FORMATS, Export, ExportView, choose, export_of, exported
 from meshtune.tuner.results.handover import README, pack, readme
 from meshtune.tuner.results.views import view_of
-from meshtune.tuner.service.job_files import MAX_BYTES, JobView
+from meshtune.tuner.service.job_files import MAX_BYTES
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.views.trials import JobView
 from meshtune.tuner.specs.document import InvalidSpec, parse_options
 
 router = APIRouter(prefix="/v1", responses=problems(409), tags=["jobs"], dependencies=[reads])

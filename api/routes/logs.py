@@ -15,8 +15,9 @@ from meshtune.api.dependencies import CampaignId, ServiceHandle, TrialNumber, re
 from meshtune.api.errors import RangeNotSatisfiable
 from meshtune.api.openapi import problems
 from meshtune.runners.job_files import OpenFile
-from meshtune.tuner.service.job_files import LogsView, list_logs, open_log
+from meshtune.tuner.service.job_files import list_logs, open_log
 from meshtune.tuner.service.service import Service
+from meshtune.tuner.service.views.trials import LogsView
 from meshtune.tuner.store import NotFound
 
 router = APIRouter(

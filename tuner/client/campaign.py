@@ -28,9 +28,8 @@ from meshtune.tuner.results.quantities import TrialBrief
 from meshtune.tuner.results.record import Record, read_record
 from meshtune.tuner.results.views import BestView
 from meshtune.tuner.service.ask_tell import Completion, Heartbeat, Report, Suggestion, Suggestions
-from meshtune.tuner.service.job_files import JobView, LogsView, LogView
 from meshtune.tuner.service.views.campaigns import CampaignView, EventPage, EventView, ParetoView
-from meshtune.tuner.service.views.trials import TrialBriefPage, TrialPage, TrialView
+from meshtune.tuner.service.views.trials import JobView, LogsView, LogView, TrialBriefPage, TrialPage, TrialView
 
 if TYPE_CHECKING:  # which needs Matplotlib
     from meshtune.tuner.client.plots import AsyncPlots, Plots

@@ -16,10 +16,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import replace
 from pathlib import Path
 
 from meshtune.runners.base import JobSpec
@@ -30,6 +28,7 @@ from meshtune.runners.report import REPORT_URL, TOKEN_FILE
 from meshtune.tuner.access.tokens import write_private
 from meshtune.tuner.campaign.campaign import Home
 from meshtune.tuner.results.quantities import rfc3339
+from meshtune.tuner.service.views.trials import LogView
 from meshtune.tuner.store import NotFound
 
 # A job may wait so long in a scheduler's queue, beside its own time limit.
@@ -99,33 +98,6 @@ def token_of(key: bytes, job_name: str, expires: int) -> str:
     """The expiry in epoch seconds, a dot, and the HMAC of the name and the expiry."""
     made = hmac.new(key, f"{job_name}\n{expires}".encode(), hashlib.sha256).hexdigest()
     return f"{expires}.{made}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogView:
-    name: str
-    bytes: int
-    modified_at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsView:
-    """The logs of one attempt; none where its folder was pruned."""
-
-    files: list[LogView]
-    next_page_token: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobView:
-    """What a runner is given to measure a plan. files: by name, in `directory`. script: what a batch scheduler is sent;
-    null for a runner that takes none."""
-
-    name: str
-    command: tuple[str, ...]
-    directory: str
-    script: str | None
-    files: Mapping[str, str]
 
 
 def list_logs(folder: Path) -> list[LogView]:

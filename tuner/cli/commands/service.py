@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -170,6 +169,8 @@ def open_(
 def mcp(server: Annotated[str, typer.Option(envvar="MESHTUNE_SERVER", help="Address of the service.")] = "") -> None:
     """Serve tools by the Model Context Protocol, on standard input and output, with the token of MESHTUNE_TOKEN."""
     require_extra("mcp", "meshtune mcp")
+    import asyncio
+
     from meshtune.tuner.client.agent import serve
 
     asyncio.run(serve(server))

@@ -134,6 +134,33 @@ class TrialView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogView:
+    name: str
+    bytes: int
+    modified_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsView:
+    """The logs of one attempt; none where its folder was pruned."""
+
+    files: list[LogView]
+    next_page_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """What a runner is given to measure a plan. files: by name, in `directory`. script: what a batch scheduler is sent;
+    null for a runner that takes none."""
+
+    name: str
+    command: tuple[str, ...]
+    directory: str
+    script: str | None
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialPage:
     """unreadable: of rows that are left out, since this version does not read them, a sentence each."""
 
