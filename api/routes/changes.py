@@ -100,4 +100,4 @@ def rerun_trial(campaign_id: ChangeableId, number: TrialNumber, service: Service
 @router.post("/campaigns/{campaign_id}:revalidate", status_code=202, dependencies=[launches])
 def revalidate_campaign(campaign_id: ChangeableId, service: ServiceHandle) -> TrialPage:
     """As `:rerun`, of the baseline and the recommended plan in one round; where these are one, of the best other."""
-    return TrialPage(trials=list(map(trial_view, service.changing.revalidate(campaign_id))))
+    return TrialPage(trials=list(map(trial_view, service.changing.revalidate(campaign_id))), next_page_token=None)

@@ -26,6 +26,7 @@ from meshtune.tuner.campaign.campaign import CampaignState
 from meshtune.tuner.campaign.spec import Budget
 from meshtune.tuner.client.client import AsyncClient, document_of
 from meshtune.tuner.client.errors import NotAuthenticated, ServiceUnreachable
+from meshtune.tuner.service.views.campaigns import EventView
 from meshtune.tuner.specs.knobs import plan_fields
 
 TABLE = read_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), off_is_word=True)
@@ -76,11 +77,12 @@ class Tools:
 
     async def follow(self, campaign: str, after: int = 0, wait_s: float = 50, news: bool = False) -> object:
         one, until = await self._client.campaign(campaign), time.monotonic() + wait_s
+        newest, told = after, list[EventView]()
         while True:
-            view, events = await one.refresh(), await one.events(after)
-            told = [event for event in events if event.kind.startswith(TOLD)]
+            view, events = await one.refresh(), await one.events(newest)
+            newest = events[-1].id if events else newest
+            told += [event for event in events if event.kind.startswith(TOLD)]
             if view.state is not CampaignState.RUNNING or (news and told) or time.monotonic() >= until:
-                newest = events[-1].id if events else after
                 return {"over": view.state.final, "campaign": view, "events": told[::-1], "newest_event": newest}
             await asyncio.sleep(min(1.0, wait_s))
 

@@ -178,12 +178,12 @@ class CampaignCalls(Calls):
         """Let it have so much more than its budget says now, whoever else changes it. An ended campaign goes on."""
         more = {"trials": trials, "wall_time_s": wall_time_s, "device_hours": device_hours}
         named = {name: value for name, value in more.items() if value}
+        if not named or min(named.values()) < 0:
+            raise ValueError(f"extend: give a positive number of one of {', '.join(more)}")
         give_up, tries = time.monotonic() + self._link.patience_s, Tries()
         while True:
             view = yield from self._shown(get(self._place(), CampaignView))
             limits = asdict(view.summary.budget)
-            if not named or min(named.values()) < 0:
-                raise ValueError(f"extend: give a positive number of one of {', '.join(more)}")
             if free := [name for name in named if limits[name] is None]:
                 raise ValueError(f"extend: the budget of {self.id} sets no limit of {free[0]}; `update` sets one")
             budget = {name: limits[name] + value for name, value in named.items()}
@@ -236,7 +236,7 @@ class CampaignCalls(Calls):
         given = {"claim": claim, **measured, "verdict": str(verdict), "reason": reason, **words}
         completion = read_value(Completion, given)
         told = yield from self._ask(post(self._place("trials", f"{number}:complete"), TrialView, completion))
-        if completion.verdict.lower() == Verdict.LOST:  # it waits for another claim
+        if completion.ending is Verdict.LOST:  # it waits for another claim
             return told
         look = partial(self._ask, get(self._place("trials", number), TrialView))
         return (yield from _ended(f"trial {number} of {self.id}", look, None))

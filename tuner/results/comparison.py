@@ -285,7 +285,7 @@ def _predicted(campaign: Campaign, basis: Basis) -> Speed | None:
     return outlook.of(first, space[first]).speed
 
 
-def _hardware_notes(entries: Sequence[_Entry]) -> list[str]:
+def _hardware_notes(entries: Sequence[_Entry | Record]) -> list[str]:
     """Sentences on campaigns that were measured on other hardware than the first one whose hardware is known."""
     real = [one for one in entries if not one.campaign.simulated]
     known = [(one.campaign, own) for one in real if (own := reference_of(one.trials)) is not None]
@@ -421,7 +421,7 @@ def diff(*meant: tuple[Record, Trial | None]) -> Diff:
     simulated, apart = _simulated(campaigns), _differences(campaigns, campaigns[0])
     without = (one.id for one, own in zip(campaigns, shown, strict=True) if own is None)
     apart += [f"{id} has no plan to compare: no trial has a speed" for id in without]
-    apart += _hardware_notes([_entry(record.campaign, record.trials) for record, _ in meant])
+    apart += _hardware_notes([record for record, _ in meant])
     (one, other), ratio = entries, None
     if one is not None and other is not None and not apart and len(simulated) != 1:
         base, speed = (each.tokens_per_s.times(1 / each.measurement.devices) for each in (one, other))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, Literal, TypeVar, cast
 
@@ -26,6 +26,14 @@ from meshtune.tuner.results.winners import winners_of
 
 _ABSENT = object()
 View = TypeVar("View")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """unreadable: of rows that are left out, since this version does not read them, a sentence each."""
+
+    next_page_token: str | None
+    unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ _WITH_ARGUMENTS = ("command", "megatron", "deepspeed", "torchtitan")
 # Of a completion, as a measurement has them.
 _MEASURED = ("step_times_s", "warmup_times_s", *OF_FIRST_STEPS, "peak_memory_bytes", "peak_held_bytes", "software")
 # Whose completion may have steps.
-_TIMED = ("", Verdict.OK, Verdict.PRUNED)
+_TIMED = (Verdict.OK, Verdict.PRUNED)
 # What a program may say of a trial that it could not measure.
 TELLABLE = (Verdict.OOM, Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.PRUNED, Verdict.LOST, Verdict.ILLEGAL)
 
@@ -116,11 +116,16 @@ class Completion(Closed):
         if self.step_times_s:
             problem = f"does not go with step_times_s: {self.verdict[:60]!r}"
         known = _TIMED if self.step_times_s else (*_TIMED, *TELLABLE)
-        checks.require(self.verdict.lower() in known, "verdict", problem)
+        checks.require(self.verdict.lower() in ("", *known), "verdict", problem)
+
+    @property
+    def ending(self) -> Verdict:
+        """OK where none is named."""
+        return Verdict(self.verdict.lower() or Verdict.OK)
 
     def outcome(self, spec: CampaignSpec, plan: Plan) -> Outcome:
         """Raises InvalidValue for numbers that nobody can have measured."""
-        verdict = Verdict(self.verdict.lower() or Verdict.OK)
+        verdict = self.ending
         facts: dict[str, Any] = {"reason": self.reason, "log_tail": self.log_tail, "failed_rank": self.failed_rank}
         if not self.step_times_s and verdict is not Verdict.OK:
             return Outcome(verdict=verdict, **facts)
@@ -181,9 +186,9 @@ class AskTell:
         with raising(CannotChange, f"trial {number} of campaign {campaign_id} cannot be completed", NotClaimed):
             if completion.claim and not named:
                 raise NotClaimed(f"it has no claim {completion.claim[:100]!r}")
-            if not completion.step_times_s and completion.verdict.lower() in _TIMED:
+            if not completion.step_times_s and completion.ending in _TIMED:
                 known, end = self._told(campaign_id, attempt)
-                if known is None and completion.verdict.lower() != Verdict.PRUNED:
+                if known is None and completion.ending is Verdict.OK:
                     raise NotClaimed(f"no steps of it are known, and {end}")
                 completion = replace(completion, step_times_s=() if known is None else known.step_times_s)
             text = result_of(completion.outcome(campaign.spec, trial.plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from meshtune.tuner.prediction.predict import training_of
 from meshtune.tuner.results.quantities import rfc3339
 from meshtune.tuner.results.ranking import Ranked, baseline_of, rank
 from meshtune.tuner.results.recommendation import choice_among_first
-from meshtune.tuner.results.views import KnobView, ObjectiveView, RankedView, knob_view, objective_view, view_of
+from meshtune.tuner.results.views import KnobView, ObjectiveView, Page, RankedView, knob_view, objective_view, view_of
 from meshtune.tuner.results.winners import winners_of
 
 if TYPE_CHECKING:  # clients of a service read these views, and need no database
@@ -143,12 +143,8 @@ class CampaignView(_Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CampaignPage:
-    """unreadable: of rows that are left out, since this version does not read them, a sentence each."""
-
+class CampaignPage(Page):
     campaigns: list[CampaignView]
-    next_page_token: str | None
-    unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +160,8 @@ class CampaignBrief(_Line):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CampaignBriefPage:
-    """As CampaignPage."""
-
+class CampaignBriefPage(Page):
     campaigns: list[CampaignBrief]
-    next_page_token: str | None
-    unreadable: list[str] = field(default_factory=list)
 
 
 # Named, so that the document has one model for the route's answer.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 
@@ -17,7 +17,7 @@ from meshtune.search_spaces.knob_values import KnobValue
 from meshtune.search_spaces.plan import Plan
 from meshtune.tuner.campaign.trial import Attempt, Expectation, Origin, Trial, TrialState
 from meshtune.tuner.results.quantities import SettingView, TrialBrief, times_of
-from meshtune.tuner.results.views import view_of
+from meshtune.tuner.results.views import Page, view_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,19 +161,13 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialPage:
-    """unreadable: of rows that are left out, since this version does not read them, a sentence each."""
-
+class TrialPage(Page):
     trials: list[TrialView]
-    next_page_token: str | None = None
-    unreadable: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialBriefPage:
+class TrialBriefPage(Page):
     trials: list[TrialBrief]
-    next_page_token: str | None
-    unreadable: list[str] = field(default_factory=list)
 
 
 # Named, so that the document has one model for the route's answer.

@@ -2104,7 +2104,7 @@ export interface components {
             trials: components["schemas"]["ComparedTrial"][];
         };
         TrialPage: {
-            next_page_token?: string | null;
+            next_page_token: string | null;
             trials: components["schemas"]["TrialView"][];
             unreadable?: string[];
         };
