@@ -62,6 +62,7 @@ ARGUMENTS = {
     "heartbeat": [Suggestion(trial=1, claim="", plan=Plan(), plan_key="", knobs={}, arguments=(), time_limit_s=1.0)],
 }
 NAMED = {
+    "extend": {"trials": 1},
     "complete": {"step_times_s": [1.0]},
     "recommend": {"model": "a", "cluster": "b", "nodes": 1},
     "fit": {"on": "8xH100"},
